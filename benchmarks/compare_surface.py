@@ -25,7 +25,7 @@ from benchmarks.surface.layers import call_of
 from benchmarks.surface.twins import SPACES, arrays, difference, twins
 from stratal.base import settings, tree
 from stratal.base.errors import StratalError
-from stratal.tensor.lazy import lazy
+from stratal.tensor.lazy import flushing
 
 SIZES = (1_000, 1_000_000)
 SLOW = 3.0  # times the better of the two
@@ -143,7 +143,7 @@ def _shares(results: list[Any], call: Call) -> bool:
 
 def _computed(result: Any) -> Any:
     """Return a result once its tensors have their values."""
-    lazy.flush([t for t in tree.leaves(result) if isinstance(t, st.Tensor) and t._storage is None])
+    flushing.flush([t for t in tree.leaves(result) if isinstance(t, st.Tensor) and t._storage is None])
     return result
 
 

@@ -46,10 +46,10 @@ def costs(length: int) -> dict[str, float]:
     from stratal.optimize.prologue import apart
     from stratal.plan.host import current_target
     from stratal.tensor.values.backlog import HERE
-    from stratal.tensor.values.handles import node_of
+    from stratal.tensor.values.binding import node_of
 
     gc.collect()
-    HERE.backlog.relieve = lambda tensor, origin: None  # one graph, however long
+    HERE.backlog.flush_some = lambda tensor, origin: None  # one graph, however long
     x = st.tensor(np.full((64, 64), 0.5, np.float32))
     start, seconds = time.process_time(), {}
 

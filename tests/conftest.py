@@ -191,11 +191,11 @@ def no_callbacks_of_the_collector() -> Iterator[None]:
 @pytest.fixture
 def nothing_waits() -> Iterator[None]:
     """Leave out tensors of earlier tests that still wait, or failed: with those about, steps build nodes."""
-    from stratal.tensor.values import alive
+    from stratal.tensor.values import live
 
-    before = dict(alive.LIVE), dict(alive.FAILED)
-    alive.LIVE.clear()
-    alive.FAILED.clear()
+    before = dict(live.LIVE), dict(live.FAILED)
+    live.LIVE.clear()
+    live.FAILED.clear()
     yield
-    alive.LIVE.update(before[0])
-    alive.FAILED.update(before[1])
+    live.LIVE.update(before[0])
+    live.FAILED.update(before[1])

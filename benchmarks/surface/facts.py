@@ -17,10 +17,10 @@ from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node, topological
 from stratal.optimize.in_reals import use_reals
 from stratal.tensor.build import call as call_op
-from stratal.tensor.lazy.lazy import lazily
+from stratal.tensor.lazy.flushing import lazily
 from stratal.tensor.tensor import Tensor, tensor
 from stratal.tensor.transformations.gradients import grad
-from stratal.tensor.values.handles import node_of
+from stratal.tensor.values.binding import node_of
 from stratal.tensor.values.state import no_grad
 
 _PLAIN = {"cast", "broadcast", "reshape"}  # what makes operands alike is not what a function is

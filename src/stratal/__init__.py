@@ -33,7 +33,7 @@ _NAMES: dict[str, str] = {
     "stratal.tensor.api.info": "__array_namespace_info__ can_cast e finfo get_default_dtype "
     "get_num_threads iinfo inf isdtype nan newaxis pi result_type set_default_dtype set_num_threads",
     "stratal.tensor.transformations.jacobians": "hessian jacfwd jacobian jacrev",
-    "stratal.tensor.lazy.lazy": "eager",
+    "stratal.tensor.lazy.flushing": "eager",
     "stratal.tensor.transformations.mapping": "vmap",
     "stratal.tensor.api.draws": "bernoulli multinomial normal rand rand_like randint randn randn_like "
     "randperm",

@@ -11,7 +11,7 @@ from waiting import joined
 import stratal as st
 from stratal import nn, optim
 from stratal.base.errors import CaptureError
-from stratal.tensor.lazy import programs
+from stratal.tensor.lazy import program_cache
 
 pytestmark = pytest.mark.quick
 
@@ -97,7 +97,7 @@ def test_train_and_eval_and_accumulation_need_three_programs():
 
     for p in net.parameters():
         p.grad = st.zeros_like(p)
-    before = programs.COMPILED[0]
+    before = program_cache.COMPILED[0]
     for _ in range(20):
         net.train()
         accumulate(X, Y)
@@ -106,7 +106,7 @@ def test_train_and_eval_and_accumulation_need_three_programs():
         net.eval()
         with st.no_grad():
             predict(X)
-    assert programs.COMPILED[0] - before <= 3
+    assert program_cache.COMPILED[0] - before <= 3
     assert (accumulate.captures, update.captures, predict.captures) == (1, 1, 1)
 
 

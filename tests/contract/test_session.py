@@ -10,7 +10,7 @@ import numpy as np
 import stratal
 import stratal as st
 from stratal.base.session import SESSION
-from stratal.tensor.lazy import programs
+from stratal.tensor.lazy import program_cache
 
 TENSOR = Path(stratal.__file__).parent / "tensor"
 FACTS = {  # module-level tables that are no caches: facts of living values and settings of this process
@@ -53,8 +53,8 @@ def test_after_a_reset_the_same_is_computed_again() -> None:
     before = [(st.exp(x) * 3 + 1).tolist(), step(x).tolist()]
     SESSION.reset()
     assert not any(len(table) for table in SESSION.tables)
-    compiled = programs.COMPILED[0]
+    compiled = program_cache.COMPILED[0]
     assert [(st.exp(x) * 3 + 1).tolist(), step(x).tolist()] == before
     assert waiting.tolist() == before[0]
-    assert programs.COMPILED[0] > compiled
+    assert program_cache.COMPILED[0] > compiled
     assert len(SESSION.tables) >= 10

@@ -16,8 +16,8 @@ from stratal import nn, optim
 from stratal.graph.node import Node
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.values import handle
-from stratal.tensor.values.handle import USED_UP, Handle
-from stratal.tensor.values.promises import Promise
+from stratal.tensor.values.deferred import Deferred
+from stratal.tensor.values.handle import CONSUMED, Handle
 from stratal.tensor.values.state import tracing
 from stratal.tensor.values.trace import Trace
 
@@ -107,16 +107,16 @@ def test_a_tensor_has_no_slots_but_those_of_its_handle() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "x._held = None",
+        "x._ir = None",
         "x.y[0]._track = 1",
         "x._track += 1",
-        "x._home, y = None, 1",
+        "x._destination, y = None, 1",
         "for x._leaf in (): pass",
         "with open('f') as x._view: pass",
         "del x._storage",
         "x._grad: int = 1",
         "setattr(x, '_trace', None)",
-        "object.__setattr__(x, '_before', None)",
+        "object.__setattr__(x, '_previous', None)",
         "Tensor._guarded.__set__(x, True)",
         "list(map(setattr, names, values))",
     ],
@@ -126,29 +126,29 @@ def test_a_write_of_any_form_is_found(line: str) -> None:
 
 
 def test_only_a_class_that_is_no_handle_has_such_attributes_of_its_own() -> None:
-    source = "class Other:\n    def f(self, x):\n        self._held = 1\n"
+    source = "class Other:\n    def f(self, x):\n        self._ir = 1\n"
     assert Writes(source).found == []
     assert Writes(source, frozenset({"Other"})).found == [3]
-    assert Writes(source.replace("self._held", "x._held")).found == [3]
+    assert Writes(source.replace("self._ir", "x._ir")).found == [3]
 
 
 def states(x: Handle) -> set[str]:
     """Return the states whose row in the table of `handle` fits what a handle holds."""
-    node, promise, known = isinstance(x._held, Node), isinstance(x._held, Promise), x._storage is not None
-    traced, spent = x._trace is not None, x._track == USED_UP
-    undo = (x._home is not None) + (x._before is not None)
+    node, promise, known = isinstance(x._ir, Node), isinstance(x._ir, Deferred), x._storage is not None
+    traced, spent = x._trace is not None, x._track == CONSUMED
+    undo = (x._destination is not None) + (x._previous is not None)
     rows = {
         "stored": known and not (promise or traced or spent or undo),
         "pending": node and not (known or traced) and undo <= 1,
         "promised": promise and not (known or traced or undo),
         "traced": node and traced and not (known or undo),
-        "spent": known and spent and x._held is None and not (traced or undo),
+        "spent": known and spent and x._ir is None and not (traced or undo),
     }
     return {name for name, fits in rows.items() if fits}
 
 
 def living() -> dict[int, set[str]]:
-    made = [x for x in gc.get_objects() if isinstance(x, Handle) and hasattr(x, "_held")]
+    made = [x for x in gc.get_objects() if isinstance(x, Handle) and hasattr(x, "_ir")]
     return {id(x): states(x) for x in made}
 
 

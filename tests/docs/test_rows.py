@@ -21,8 +21,8 @@ from stratal.graph.node import Const, Input
 from stratal.graph.op import REGISTRY
 from stratal.ops.annotations import Annotation
 from stratal.ops.families import Elementwise
-from stratal.tensor.lazy import programs
-from stratal.tensor.lazy.lazy import lazily
+from stratal.tensor.lazy import program_cache
+from stratal.tensor.lazy.flushing import lazily
 
 F = nn.functional
 
@@ -50,13 +50,13 @@ def test_numpy_sees_the_memory_of_a_tensor_itself() -> None:
 @pytest.mark.row("A3")
 def test_as_many_ops_run_as_the_fetched_value_has_ancestors(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Graph] = []
-    compile_graph = programs.compile_graph
+    compile_graph = program_cache.compile_graph
 
     def counted(graph: Graph, **options: Any) -> Any:
         ran.append(graph)
         return compile_graph(graph, **options)
 
-    monkeypatch.setattr(programs, "compile_graph", counted)
+    monkeypatch.setattr(program_cache, "compile_graph", counted)
     rng = np.random.default_rng(0)
     start = st.tensor(rng.standard_normal(7).astype(np.float32))
     made, parents = [start], [set()]

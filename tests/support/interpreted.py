@@ -10,7 +10,7 @@ from stratal.base.session import SESSION
 from stratal.graph.graph import Graph
 from stratal.graph.interpret import interpret
 from stratal.runtime.storage import Storage
-from stratal.tensor.lazy import programs
+from stratal.tensor.lazy import program_cache
 
 
 class Interpreted:
@@ -35,7 +35,7 @@ def interpreted() -> Iterator[None]:
     """Let programs that are made in this block run on the interpreter."""
     SESSION.reset()
     try:
-        with mock.patch.object(programs, "compiled", Interpreted):
+        with mock.patch.object(program_cache, "compiled", Interpreted):
             yield
     finally:
         SESSION.reset()

@@ -15,7 +15,7 @@ import stratal as st
 from stratal import nn, optim
 from stratal.cli.examples import digits
 from stratal.runtime.storage import Storage
-from stratal.tensor.lazy import programs
+from stratal.tensor.lazy import program_cache
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the benchmarks stand beside the tests
 
@@ -57,7 +57,7 @@ class Step:
     def recorded(self) -> Run:
         """Run once and return what went in, what came out and what the states became."""
         recorder = Recorder()
-        with programs.watched(recorder):
+        with program_cache.watched(recorder):
             self.call()
         (only,) = recorder.runs
         return only

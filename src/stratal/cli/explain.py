@@ -30,7 +30,7 @@ from stratal.inspect.memory_map import save_memory_map
 from stratal.loops.parse import parse_kernel
 from stratal.loops.verify import verify_kernel
 from stratal.plan.host import current_target
-from stratal.tensor.lazy import programs
+from stratal.tensor.lazy import program_cache
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
             status, found = 0, [compile_graph(parse_graph(read_stage(args.script)))]
     else:
         status = run_script(args.script, args.arguments)
-        found = programs.remembered()
+        found = program_cache.remembered()
     asked = named([p.graph.name for p in found], [args.only], "program")
     shown = [p for p in found if p.graph.name in asked]
     most = max((len(p.plan.kernels) for p in shown), default=0)

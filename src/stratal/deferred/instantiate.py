@@ -24,7 +24,7 @@ from stratal.graph.node import (
 )
 from stratal.graph.op import Op
 from stratal.tensor.build import number
-from stratal.tensor.values.handles import node_of
+from stratal.tensor.values.binding import node_of
 
 Sizes = Mapping[str, Dim]
 

@@ -14,9 +14,9 @@ from stratal.graph.graph import Graph as CompiledGraph
 from stratal.graph.node import Input, Node, topological
 from stratal.tensor.capture import Compiled
 from stratal.tensor.tensor import Tensor, wrap
-from stratal.tensor.values import values
+from stratal.tensor.values import node_values
+from stratal.tensor.values.binding import node_of, rebind
 from stratal.tensor.values.handle import CONSTANT
-from stratal.tensor.values.handles import node_of, rebind
 
 Places = dict[str, tuple[int, int]]  # of open sizes: a fed tensor's number and one of its axes
 
@@ -49,7 +49,10 @@ class Run:
         answered = {*self.reads, *(c.placeholder for c in self.outer)}
         self.missing = [
             n for n in self.needed
-            if n in needed and isinstance(n.op, Input) and n not in answered and values.finished(n) is None
+            if n in needed
+            and isinstance(n.op, Input)
+            and n not in answered
+            and node_values.finished(n) is None
         ]  # fmt: skip
         self.carried = [(c.tensor, c.node) for c in self.outer if c.written]  # states of random generators
         self.roots = [*roots, *(node for _, node in self.carried)]

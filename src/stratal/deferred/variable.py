@@ -28,9 +28,9 @@ from stratal.tensor.build import as_tensor, where_now
 from stratal.tensor.functions.elementwise import cast
 from stratal.tensor.functions.shapes import broadcast_to
 from stratal.tensor.tensor import Tensor, tensor, wrap
-from stratal.tensor.values import values
+from stratal.tensor.values import node_values
+from stratal.tensor.values.binding import node_and_track, node_of
 from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED, enter_trace, initialize
-from stratal.tensor.values.handles import look, node_of
 from stratal.tensor.values.state import tracing
 
 
@@ -66,7 +66,7 @@ def _size(axis: int, size: Any) -> Any:
 
 def _become_input(made: Deferred, graph: Graph, type_: TensorType, label: str) -> None:
     """Make a new tensor one of a graph that is no result of others."""
-    node = values.placeholder(label, type_, graph.trace.name, where_now())
+    node = node_values.placeholder(label, type_, graph.trace.name, where_now())
     initialize(made, type_, node, TRACKED if type_.dtype.is_inexact else CONSTANT)
     enter_trace(made, graph.trace)
 
@@ -209,7 +209,7 @@ def gradients(ys: Any, xs: Any, grad_ys: Any = None) -> list[Any]:
     b = Builder(where_now())
     roots, seeds = [], []
     for y, weight in zip(outputs, weights, strict=True):
-        node, track = look(as_tensor(y, "gradients"))
+        node, track = node_and_track(as_tensor(y, "gradients"))
         if not node.dtype.is_inexact:
             raise DTypeError("gradients: only floats and complex numbers have gradients", got=str(node.type))
         if track == STOPPED:

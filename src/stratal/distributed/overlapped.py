@@ -25,10 +25,10 @@ from stratal.graph.node import Node, make
 from stratal.graph.op import Op
 from stratal.ops.collective import COMMUNICATORS, AllReduceStart, AllReduceWait
 from stratal.tensor.build import where_now
-from stratal.tensor.lazy import lazy
+from stratal.tensor.lazy import flushing
 from stratal.tensor.tensor import Tensor, wrap
+from stratal.tensor.values.binding import node_of
 from stratal.tensor.values.handle import CONSTANT
-from stratal.tensor.values.handles import node_of
 from stratal.tensor.values.state import MODE
 
 Array = np.ndarray[Any, Any]
@@ -160,7 +160,7 @@ def _overlapped(flats: Sequence[Tensor], starts: Sequence[Op], wait: Op) -> list
     pairs = zip(tokens, nodes, strict=True)
     found = [wrap(make(wait, tokens[-1], own, node, where=where), CONSTANT) for own, node in pairs]
     if MODE.trace is None:
-        lazy.flush(found)
+        flushing.flush(found)
     elif tokens:  # no `calls_back`: collectives read nothing that a replay writes behind its program
         MODE.trace.tokens.append(tokens[-1])
     return found

@@ -20,7 +20,7 @@ from stratal.nn.utils.gradients import Gradients
 from stratal.optim.optimizer import Optimizer
 from stratal.tensor.functions.shapes import concat
 from stratal.tensor.tensor import Tensor
-from stratal.tensor.values.handles import node_of
+from stratal.tensor.values.binding import node_of
 from stratal.tensor.values.state import MODE, no_grad
 
 

@@ -37,21 +37,21 @@ from stratal.optim.optimizer import Optimizer
 from stratal.tensor.build import where_now
 from stratal.tensor.capture import note_mutation
 from stratal.tensor.tensor import Tensor, tensor, wrap
-from stratal.tensor.values import values
+from stratal.tensor.values import node_values
+from stratal.tensor.values.binding import node_of
 from stratal.tensor.values.handle import (
     CONSTANT,
     TRACKED,
     Handle,
     Scope,
-    become,
-    disturb,
+    detach_from_memory,
     enter_trace,
     give_gradient,
-    leave,
+    invalidate,
     leave_trace,
-    stand_for,
+    set_node,
+    set_state,
 )
-from stratal.tensor.values.handles import node_of
 from stratal.tensor.values.state import MODE, no_grad
 from stratal.tensor.values.trace import Trace
 
@@ -102,8 +102,8 @@ class ShardedParameters(ShardedReducer):
                 shard.own.copy_(tensor(own))
                 np.asarray(shard.own)  # now: it reads nothing of what is let go
         for p in self.params:
-            disturb(p)
-            become(p, None, graph_input("", p.type), TRACKED)
+            invalidate(p)
+            set_state(p, None, graph_input("", p.type), TRACKED)
             self._release(p)
         note_mutation()
 
@@ -120,7 +120,7 @@ class ShardedParameters(ShardedReducer):
     def _release(self, p: Tensor) -> None:
         enter_trace(p, _RELEASED)
         give_gradient(p, None)
-        leave(p)
+        detach_from_memory(p)
 
     # -- steps -----------------------------------------------------------------------------------------------
     def begin(self) -> None:
@@ -137,8 +137,8 @@ class ShardedParameters(ShardedReducer):
                                  got=f"{whole.type} is whole, as in full_parameters")  # fmt: skip
         self._trace = trace
         for p in self.params:
-            self._inputs[p] = values.placeholder("sharded parameter", p.type, trace.name)
-            stand_for(p, self._inputs[p], TRACKED)
+            self._inputs[p] = node_values.placeholder("sharded parameter", p.type, trace.name)
+            set_node(p, self._inputs[p], TRACKED)
             enter_trace(p, trace)
             trace.made(p)
 
@@ -246,7 +246,7 @@ class ShardedParameters(ShardedReducer):
         parts = gathering.scatter([node_of(flat) for flat in flats])
         for handle in [t for r in trace.created if (t := r()) is not None and t._trace is trace]:
             if handle not in self._inputs and (node := handle._node) is not None:
-                stand_for(handle, gathering.new(node), handle._track)
+                set_node(handle, gathering.new(node), handle._track)
         for cell in trace.cells.values():
             cell.node = gathering.new(cell.node)
         trace.tokens[:] = [gathering.new(token) for token in trace.tokens]
@@ -260,7 +260,7 @@ class ShardedParameters(ShardedReducer):
         mine = set(map(id, self.params))
         trace.created[:] = [r for r in trace.created if (t := r()) is not None and id(t) not in mine]
         for p, node in self._inputs.items():
-            stand_for(p, node, TRACKED)
+            set_node(p, node, TRACKED)
             self._release(p)
         self._inputs = {}
 

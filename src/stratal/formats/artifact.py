@@ -37,7 +37,7 @@ from stratal.formats.training_sample import Sample, check_sample
 from stratal.graph.graph import Graph
 from stratal.graph.json_form import graph_from_json
 from stratal.graph.node import label_of
-from stratal.tensor.lazy import programs
+from stratal.tensor.lazy import program_cache
 from stratal.tensor.tensor import hold, tensor
 
 Array = np.ndarray[Any, Any]
@@ -104,7 +104,7 @@ class FrozenModel:
     def program(self, size: int) -> Any:
         """Return the compiled program for a batch size, compiled or loaded on first use, then held."""
         if size not in self._programs:
-            self._programs[size] = programs.compiled(self.graph(size))
+            self._programs[size] = program_cache.compiled(self.graph(size))
         return self._programs[size]
 
     def __call__(self, *inputs: Any) -> Any:
@@ -140,7 +140,7 @@ class FrozenModel:
             value = self._weights.get(label)
             given = value if value is not None else tensor(arrays[int(label.removeprefix(INPUT))])
             storages.append(given._value("running a frozen model"))
-        return [np.asarray(hold(s)) for s in programs.run(program, storages)]
+        return [np.asarray(hold(s)) for s in program_cache.run(program, storages)]
 
     def save(self, path: str | Path) -> None:
         """Write the artefact: a folder, or one file where `path` ends in `.stratal`.

@@ -20,7 +20,7 @@ from stratal.formats.traced import DynamicBatch, batch_of, detached, evaluating,
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node, label_of
 from stratal.tensor.device import check_device
-from stratal.tensor.lazy import programs
+from stratal.tensor.lazy import program_cache
 from stratal.tensor.tensor import Tensor, hold, tensor
 
 
@@ -146,7 +146,7 @@ class SavedModel(Mapping[str, Tensor]):
             storages.append(value._value("running a saved model"))
         if next(given, None) is not None:
             raise ShapeError(f"{graph.name}: takes fewer inputs", got=str(len(inputs)))
-        outputs = [hold(s) for s in programs.run(programs.compiled(graph), storages)]
+        outputs = [hold(s) for s in program_cache.run(program_cache.compiled(graph), storages)]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def _graph_for(self, inputs: Sequence[Tensor]) -> Graph:

@@ -1,8 +1,8 @@
 """What a model computes as a graph: for the batch size of a sample, and by two such graphs for any.
 
 Where a model is traced with a symbol for the batch size and its Python asks nothing of it, it computes the
-same at all sizes. Two graphs then say how every size follows from that of the batch (`lazy.sizes`); a third
-is compared. A batch of one is traced by itself: an axis of size 1 broadcasts, and may be squeezed away.
+same at all sizes. Two graphs then say how every size follows from that of the batch (`symbolic_sizes`); a
+third is compared. A batch of one is traced by itself: an axis of size 1 broadcasts, and may be squeezed away.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from stratal.base.lru import LRU
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph, substitute
 from stratal.graph.node import Input, Node, constant, graph_input, topological
-from stratal.tensor.lazy.sizes import General, skeleton
+from stratal.tensor.lazy.symbolic_sizes import Generalization, skeleton
 from stratal.tensor.tensor import Tensor, wrap
-from stratal.tensor.values import values
+from stratal.tensor.values import node_values
+from stratal.tensor.values.binding import node_of
 from stratal.tensor.values.handle import Handle
-from stratal.tensor.values.handles import node_of
 from stratal.tensor.values.state import ModeBlock, no_grad, tracing
 from stratal.tensor.values.trace import Trace
 
@@ -76,7 +76,7 @@ def graph_of(
     trace = _ModelTrace(name)
     cells = {key: trace.enter(value) for key, value in named.items()}
     labels = {cell.placeholder: key for key, cell in cells.items()}
-    given = [values.placeholder(f"input {k}", type_, name) for k, type_ in enumerate(inputs)]
+    given = [node_values.placeholder(f"input {k}", type_, name) for k, type_ in enumerate(inputs)]
     labels |= {node: f"input {k}" for k, node in enumerate(given)}
     try:
         with no_grad(), ModeBlock("eager", None), tracing(trace):
@@ -110,7 +110,7 @@ def _closed(
     replaced = dict(fresh)
     for leaf in leaves:
         if leaf not in fresh:
-            storage = values.finished(leaf)
+            storage = node_values.finished(leaf)
             if storage is None and leaf not in known:
                 raise CaptureError(
                     "save: a value the model reads is not known", got=str(leaf.type), where=leaf.where
@@ -135,7 +135,7 @@ class DynamicBatch:
         self._like, self._general = graphs[other], None
         if skeleton(graphs[one]) == skeleton(graphs[other]):
             with suppress(StratalError):
-                self._general = General(graphs[one], graphs[other])
+                self._general = Generalization(graphs[one], graphs[other])
         if not self.gives(one, graphs[one]) or not self.gives(other, graphs[other]):
             raise FormatError("model: graphs that differ in more than batch sizes", got=f"{one} and {other}")
 

@@ -21,7 +21,7 @@ from stratal.inspect.kernel_times import KernelTime, ProgramProfile, most_expens
 from stratal.inspect.machine import MachinePeaks, machine_peaks
 from stratal.inspect.recorder import Recorder
 from stratal.plan.text import shorten
-from stratal.tensor.lazy import lazy
+from stratal.tensor.lazy import flushing
 
 MOST_ROWS: Final = 12
 WARM_UP: Final = 3  # runs before those that count
@@ -154,7 +154,7 @@ def profile(
 def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Call a function and compute what it returns: a lazy result that nobody holds is never computed."""
     result = function(*args, **kwargs)
-    lazy.flush_all()
+    flushing.flush_all()
     del result
 
 

@@ -22,7 +22,7 @@ from stratal.base.interrupts import Block
 from stratal.base.source import SourceLine, user_line
 from stratal.runtime.storage import Storage
 from stratal.runtime.timing import TimedProgram
-from stratal.tensor.lazy import programs
+from stratal.tensor.lazy import program_cache
 
 RUNS_KEPT: Final = 512  # runs whose times are kept one by one; medians are over these
 SPANS_KEPT: Final = 100_000  # runs whose start and end are kept, for the trace
@@ -94,7 +94,7 @@ class Recorder(Block):
         self.ended_ns = 0
 
     def during(self) -> Generator[Self]:
-        with programs.watched(self):
+        with program_cache.watched(self):
             self.started_ns = time.perf_counter_ns()
             try:
                 yield self

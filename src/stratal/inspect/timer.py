@@ -27,7 +27,7 @@ from stratal.base.log import duration
 from stratal.base.source import SourceLine, user_line
 from stratal.inspect.intervals import Interval, median_interval
 from stratal.runtime.storage import Storage
-from stratal.tensor.lazy import companions, lazy, programs
+from stratal.tensor.lazy import flushing, program_cache, work_set
 from stratal.tensor.tensor import Tensor
 
 MOST_WARM_CALLS: Final = 24  # until a call compiles nothing
@@ -92,7 +92,7 @@ class Timer:
         self._function: Final = function
         self._args: Final = args
         self._kwargs: Final = kwargs
-        self._wait: Final = (lambda result: lazy.flush_all()) if synchronize is True else synchronize or None
+        self._wait: Final = (lambda _: flushing.flush_all()) if synchronize is True else synchronize or None
         self._warm = False
         self.callers: Counter[SourceLine | None] = Counter()  # who ran programs in the last warm call
 
@@ -171,7 +171,7 @@ class Timer:
         return Measurement(self.label, tuple(times), number, (*self._syncs(), *_drift(times)))
 
     def _state(self) -> tuple[int, int]:
-        return programs.COMPILED[0], int(getattr(self._function, "captures", 0))
+        return program_cache.COMPILED[0], int(getattr(self._function, "captures", 0))
 
     def _reason(self) -> str:
         reasons = getattr(self._function, "reasons", ())
@@ -180,13 +180,13 @@ class Timer:
     def _call_checked(self) -> None:
         """Call once; refuse a result that is not there yet, and lazy work left behind."""
         self.callers = Counter()
-        waiting = len(companions.waiting())
-        with programs.watched(_Callers(self.callers)):
+        waiting = len(work_set.pending_tensors())
+        with program_cache.watched(_Callers(self.callers)):
             result = self._function(*self._args, **self._kwargs)
             if self._wait is not None:
                 self._wait(result)
         late = _unfinished(result, waited=self._wait is not None)
-        left = max(len(companions.waiting()) - waiting, 0)
+        left = max(len(work_set.pending_tensors()) - waiting, 0)
         if late or left:
             raise MeasurementError(
                 f"{self.label}: it returns before its work is done",

@@ -19,7 +19,7 @@ from stratal.tensor.api.explained import explain_methods
 from stratal.tensor.capture import compile as compiled
 from stratal.tensor.capture import note_mutation
 from stratal.tensor.tensor import Tensor
-from stratal.tensor.values.announced import Table
+from stratal.tensor.values.notifying import Table
 
 Self = TypeVar("Self", bound="Module")
 EXTRA_STATE = "_extra_state"  # the key of what get_extra_state returns, as in PyTorch

@@ -24,7 +24,7 @@ from stratal.nn.recurrent_cells import (
     weights_of,
 )
 from stratal.nn.utils.rnn import PackedSequence, packed_like, padded_sorted
-from stratal.tensor.calls.kept import kept
+from stratal.tensor.calls.call_cache import cached_call
 from stratal.tensor.functions.creation import zeros
 from stratal.tensor.functions.elementwise import cast, where
 from stratal.tensor.functions.indexing import take
@@ -32,10 +32,10 @@ from stratal.tensor.functions.shapes import concat, stack
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.transformations.control import scan
 
-_concat, _stack, _take = kept(concat), kept(stack), kept(take)
+_concat, _stack, _take = cached_call(concat), cached_call(stack), cached_call(take)
 
 
-@kept
+@cached_call
 def _scanned(
     kind: str, x: Tensor, start: States, weights: Weights, projection: Tensor | None, running: Tensor | None,
     backwards: bool,

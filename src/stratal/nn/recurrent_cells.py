@@ -11,7 +11,7 @@ from stratal.nn import functional as F
 from stratal.nn import init
 from stratal.nn.module import Module
 from stratal.nn.parameter import empty_parameter
-from stratal.tensor.calls.kept import kept
+from stratal.tensor.calls.call_cache import cached_call
 from stratal.tensor.functions.creation import zeros
 from stratal.tensor.functions.elementwise import sigmoid, tanh
 from stratal.tensor.tensor import Tensor
@@ -126,7 +126,7 @@ def checked_nonlinearity(name: str, nonlinearity: str) -> str:
     return nonlinearity
 
 
-@kept
+@cached_call
 def _stepped(kind: str, x: Tensor, states: States, weights: Weights) -> States:
     """Return the states after one input; a loop over cells records one call for each."""
     step = STEPS[kind]

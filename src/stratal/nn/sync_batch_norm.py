@@ -16,7 +16,7 @@ from stratal.tensor.functions.elementwise import cast, rsqrt
 from stratal.tensor.functions.shapes import concat
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.transformations.control import _happen_once
-from stratal.tensor.values.handles import node_of
+from stratal.tensor.values.binding import node_of
 from stratal.tensor.values.state import no_grad
 
 _AXIS = "data"  # of the mesh: the ranks of the job

@@ -23,11 +23,11 @@ from stratal.optim.group import ParamGroup, Scalars, decay_scalars, parameters_o
 from stratal.optim.hooked import Hooked
 from stratal.optim.optimizer_state import Count, ParamState, StateTable, saved
 from stratal.tensor.api.explained import explain_methods, shown
-from stratal.tensor.calls.recorded import update
+from stratal.tensor.calls.step_cache import cached_update
 from stratal.tensor.capture import note_mutation
-from stratal.tensor.lazy.lazy import end_step, undo_step
+from stratal.tensor.lazy.flushing import end_step, undo_step
 from stratal.tensor.tensor import Tensor, tensor
-from stratal.tensor.values.announced import Row
+from stratal.tensor.values.notifying import Row
 from stratal.tensor.values.state import MODE, NOW
 from stratal.tensor.values.trace import Trace
 
@@ -302,7 +302,7 @@ class Optimizer(Hooked):
                 moving, counted = self._ready(group)
                 cells = self._cells(group, moving, counted)
                 like = self._like(group, moving, counted)
-                update(partial(self._step_group, group, moving, counted), like, cells)
+                cached_update(partial(self._step_group, group, moving, counted), like, cells)
             end_step()
         except BaseException:
             undo_step()

@@ -11,7 +11,7 @@ from stratal.base.errors import AttributeValueError
 from stratal.nn.module import Module
 from stratal.optim.lr_scheduler.cosine import SWALR as SWALR
 from stratal.tensor.functions.elementwise import where
-from stratal.tensor.lazy.lazy import end_step
+from stratal.tensor.lazy.flushing import end_step
 from stratal.tensor.tensor import Tensor, tensor
 from stratal.tensor.values.state import no_grad
 

@@ -221,7 +221,7 @@ class Storage:
 
     def move_to(self, layout: Layout) -> None:
         """Give this storage fresh memory with the same values; whoever looks at the old memory keeps it."""
-        self.disturb()
+        self.invalidate()
         self._exports = None
         self._adopt(Storage.in_layout(self.array, layout).array)
 
@@ -229,7 +229,7 @@ class Storage:
         """Return what `stamp` will be as long as nobody writes; it is not, where NumPy may at any time."""
         if self.stamp is not None:
             return self.stamp
-        self.disturb()
+        self.invalidate()
         made = Stamp()
         _stamped[0] += 1
         if not self.exported:
@@ -237,7 +237,7 @@ class Storage:
             note(_stamps, made)
         return made
 
-    def disturb(self) -> None:
+    def invalidate(self) -> None:
         """Note that this storage moves, leaves its handle, or comes to be held by somebody else."""
         if self.settled:
             DISTURBED[0] = object()
@@ -258,7 +258,7 @@ class Storage:
         NumPy may write through it.
         """
         self.stamp = None
-        self.disturb()
+        self.invalidate()
         owner = self._exports() if self._exports is not None else None
         if owner is None:
             owner = Export(self.array)

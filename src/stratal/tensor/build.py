@@ -27,11 +27,11 @@ from stratal.tensor.arguments import check_axis
 from stratal.tensor.autocast import operand_dtypes
 from stratal.tensor.scalars import RuntimeScalar
 from stratal.tensor.tensor import Tensor, tensor, wrap
-from stratal.tensor.values import values
+from stratal.tensor.values import node_values
+from stratal.tensor.values.binding import node_and_track
 from stratal.tensor.values.handle import CONSTANT, Handle
-from stratal.tensor.values.handles import look
-from stratal.tensor.values.rewrites import joint
 from stratal.tensor.values.state import MODE
+from stratal.tensor.values.view_writes import joint
 
 Shape = tuple[Any, ...]
 Scalar = (bool, int, float, complex)
@@ -62,7 +62,7 @@ def nodes_and_track(tensors: Sequence[Handle]) -> tuple[list[Node], int]:
     nodes = []
     tracks = []
     for t in tensors:
-        node, track = look(t)
+        node, track = node_and_track(t)
         nodes.append(node)
         tracks.append(track)
     return joint(nodes, tracks, MODE.grad)
@@ -318,10 +318,10 @@ def scalar(name: str, value: Any, dtype: DType, shape: Shape, where: tuple[Sourc
     """
     if isinstance(value, Sym):
         as_element(name, upper_bound(value), dtype)  # or it does not fit
-        return to_shape(to_dtype(look(number(value))[0], dtype, where), shape, where)
+        return to_shape(to_dtype(node_and_track(number(value))[0], dtype, where), shape, where)
     if not isinstance(value, bool) and MODE.trace is None and changes(value):
         array = as_element(name, value, dtype)
-        return to_shape(values.leaf(Storage.copy_of(array, TensorType(dtype, ()))), shape, where)
+        return to_shape(node_values.leaf(Storage.copy_of(array, TensorType(dtype, ()))), shape, where)
     return full(name, value, dtype, shape)
 
 

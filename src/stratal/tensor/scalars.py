@@ -21,7 +21,7 @@ from stratal.base.errors import CaptureError
 from stratal.base.types import TensorType
 from stratal.graph.node import Node
 from stratal.runtime.storage import Storage
-from stratal.tensor.values import values
+from stratal.tensor.values import node_values
 from stratal.tensor.values.handle import Handle
 from stratal.tensor.values.state import MODE
 from stratal.tensor.values.trace import Trace
@@ -135,7 +135,7 @@ class RuntimeScalar:
         known = self._trace.numbers
         if key not in known:
             label = self._read.name if isinstance(self._read, FromFloat) else ""
-            node = values.placeholder(label, TensorType(dtype), self._trace.name)
+            node = node_values.placeholder(label, TensorType(dtype), self._trace.name)
             known[key] = node, FromNumber(self._read, dtype)
         return known[key][0]
 

@@ -33,34 +33,34 @@ from stratal.tensor.arguments import check_axis
 from stratal.tensor.arrays import Array, to_array
 from stratal.tensor.device import CPU, check_device, device
 from stratal.tensor.lazy.exports import hand_out
-from stratal.tensor.lazy.lazy import value_of
+from stratal.tensor.lazy.flushing import value_of
 from stratal.tensor.scalars import RuntimeScalar
-from stratal.tensor.values import values
-from stratal.tensor.values.alive import enlist, share, watched
-from stratal.tensor.values.handle import (
-    CONSTANT,
-    STOPPED,
-    TRACKED,
-    USED_UP,
-    Handle,
-    disturb,
-    give_gradient,
-    initialize,
-    leave,
-    retain_gradient,
-)
-from stratal.tensor.values.handles import (
-    held_of,
+from stratal.tensor.values import node_values
+from stratal.tensor.values.binding import (
     is_leaf,
-    look,
+    lazy_value_of,
+    node_and_track,
     node_of,
     own_value,
-    place,
     rebind,
+    register,
     take_value,
     track_of,
 )
-from stratal.tensor.values.promises import Promise
+from stratal.tensor.values.deferred import Deferred
+from stratal.tensor.values.handle import (
+    CONSTANT,
+    CONSUMED,
+    STOPPED,
+    TRACKED,
+    Handle,
+    detach_from_memory,
+    give_gradient,
+    initialize,
+    invalidate,
+    retain_gradient,
+)
+from stratal.tensor.values.live import is_observable, register_live, share
 from stratal.tensor.values.state import MODE, no_grad
 from stratal.tensor.values.views import join
 
@@ -285,7 +285,7 @@ class Tensor(Handle):
     @property
     def requires_grad(self) -> bool:
         """Whether a gradient flows to or through this tensor."""
-        return track_of(self) in (TRACKED, USED_UP)
+        return track_of(self) in (TRACKED, CONSUMED)
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
@@ -322,7 +322,7 @@ class Tensor(Handle):
             found = trace.read_grad(self)
             assert found is None or isinstance(found, Tensor)
             return found
-        disturb(self._grad)
+        invalidate(self._grad)
         return self._grad
 
     @grad.setter
@@ -372,12 +372,12 @@ class Tensor(Handle):
             made = hold(storage)
             share(made, self)
             return made
-        held, track = held_of(self)
-        track = STOPPED if track == TRACKED else CONSTANT if track == USED_UP else track
-        if held.__class__ is not Promise or MODE.eager is not None:
+        ir, track = lazy_value_of(self)
+        track = STOPPED if track == TRACKED else CONSTANT if track == CONSUMED else track
+        if ir.__class__ is not Deferred or MODE.eager is not None:
             return wrap(node_of(self), track)
-        made = initialize(_new(Tensor), self.type, held, track)
-        enlist(made)
+        made = initialize(_new(Tensor), self.type, ir, track)
+        register_live(made)
         return made
 
     @property
@@ -391,10 +391,10 @@ class Tensor(Handle):
     @deferring
     def data(self, value: Any) -> None:
         source = value if isinstance(value, Tensor) else tensor(value, dtype=self.dtype)
-        leave(self)
+        detach_from_memory(self)
         with no_grad():
             if source.type == self.type:
-                rebind(self, *look(source.detach()))
+                rebind(self, *node_and_track(source.detach()))
             elif MODE.trace is None:
                 take_value(self, source.detach(), leaf=self._leaf)
             else:
@@ -447,7 +447,7 @@ _new = object.__new__
 def wrap(node: Node, track: int = CONSTANT) -> Tensor:
     """Return a tensor that holds a node's value, made in the mode of this thread."""
     made = initialize(Tensor.__new__(Tensor), node.aval, node, track)
-    place(made)
+    register(made)
     return made
 
 
@@ -481,7 +481,7 @@ def write_over(cell: Tensor, value: Tensor) -> bool:
 def _wrote(cell: Tensor, value: Any) -> bool:
     """Write where a value stands, unless somebody else may look there; return whether that was done."""
     storage = cell._storage
-    if MODE.trace is not None or storage is None or watched(storage, cell):
+    if MODE.trace is not None or storage is None or is_observable(storage, cell):
         return False
     storage.array[...] = value
     storage.stamp = None
@@ -490,20 +490,20 @@ def _wrote(cell: Tensor, value: Any) -> bool:
 
 def fresh(tensor: Tensor) -> Tensor:
     """Return another handle on the same value, so that changing one in place leaves the other alone."""
-    held, track = held_of(tensor)
-    return _holding(tensor.type, held, track if MODE.grad or track != TRACKED else STOPPED)
+    ir, track = lazy_value_of(tensor)
+    return _holding(tensor.type, ir, track if MODE.grad or track != TRACKED else STOPPED)
 
 
 def alias(tensor: Tensor) -> Tensor:
     """Return a view of all of a tensor."""
-    return join(_holding(tensor.type, *held_of(tensor)), tensor)
+    return join(_holding(tensor.type, *lazy_value_of(tensor)), tensor)
 
 
-def _holding(type_: TensorType, held: Node | Promise, track: int) -> Tensor:
-    if isinstance(held, Node):
-        return wrap(held, track)
-    made = initialize(Tensor.__new__(Tensor), type_, held, track)
-    enlist(made)
+def _holding(type_: TensorType, ir: Node | Deferred, track: int) -> Tensor:
+    if isinstance(ir, Node):
+        return wrap(ir, track)
+    made = initialize(Tensor.__new__(Tensor), type_, ir, track)
+    register_live(made)
     return made
 
 
@@ -536,7 +536,7 @@ def _from_array(array: Array) -> Tensor:
         type_ = TensorType(dtype, array.shape)
         if array.size <= _CONST_ELEMENTS:
             return wrap(constant(array))
-        return wrap(values.leaf(Storage.copy_of(array, type_)))
+        return wrap(node_values.leaf(Storage.copy_of(array, type_)))
     storage = new_storage(dtype, array.shape)
     storage.array[...] = array
     return hold(storage)

@@ -23,7 +23,7 @@ from stratal.runtime.storage import Storage
 from stratal.schedule.result import Candidate
 from stratal.schedule.select import Problem, watched_problems
 from stratal.schedule.tactics import tunable
-from stratal.tensor.lazy import programs
+from stratal.tensor.lazy import program_cache
 from stratal.tune.explore import Attempt, Explorer, Verdict
 
 
@@ -36,7 +36,7 @@ class Watch(Block):
         self._programs: Final[dict[int, Program]] = {}
 
     def during(self) -> Generator[Self]:
-        with programs.watched(self):
+        with program_cache.watched(self):
             yield self
 
     def compiled(self, program: Any, started_ns: int) -> None:

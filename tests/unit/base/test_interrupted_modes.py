@@ -19,7 +19,7 @@ import stratal as st
 from stratal import deferred, nn
 from stratal.base import fallback, settings, source
 from stratal.inspect.recorder import Recorder
-from stratal.tensor.lazy import programs
+from stratal.tensor.lazy import program_cache
 from stratal.tensor.values.state import MODE
 
 pytestmark = pytest.mark.usefixtures("no_callbacks_of_the_collector")
@@ -125,7 +125,7 @@ def in_force() -> list[Any]:
     context = [s.value for s in settings.SETTINGS.values()]
     context += [source._SCOPE.get(), fallback._CURRENT.get(), deferred.get_default_session()]
     process = [gc.isenabled(), sys.stdout, warnings._showwarnmsg]  # type: ignore[attr-defined]
-    return [dict(MODE.__dict__), handlers, context, process, list(programs.WATCHERS)]
+    return [dict(MODE.__dict__), handlers, context, process, list(program_cache.WATCHERS)]
 
 
 @pytest.mark.parametrize("number, raised", signal_points.KINDS, ids=["SIGINT", "SIGALRM"])

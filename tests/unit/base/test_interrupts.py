@@ -204,9 +204,9 @@ def test_a_thousand_signals_of_each_kind(number, raised):
 
 
 def test_what_a_handler_raises_while_compiling_is_not_taken_for_an_error_of_the_compiler(monkeypatch):
-    from stratal.tensor.lazy import programs
+    from stratal.tensor.lazy import program_cache
 
-    compile_graph = programs.compile_graph
+    compile_graph = program_cache.compile_graph
 
     def slowly(graph):
         signal.setitimer(signal.ITIMER_REAL, 1e-3)
@@ -216,7 +216,7 @@ def test_what_a_handler_raises_while_compiling_is_not_taken_for_an_error_of_the_
         except Exception as error:
             raise AssertionError("the compiler saw it") from error
 
-    monkeypatch.setattr(programs, "compile_graph", slowly)
+    monkeypatch.setattr(program_cache, "compile_graph", slowly)
     with Storm(signal.SIGALRM, Alarm) as storm:
         y = st.tensor([0.0, 0.0, 0.0]).exp() * 1.25 + 7.5
         with pytest.raises(Alarm):

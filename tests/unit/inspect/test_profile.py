@@ -27,7 +27,7 @@ from stratal.inspect.profiler import Profile, Profiler, profile
 from stratal.inspect.roofline import command_work
 from stratal.ops.composite import activations, normalization
 from stratal.runtime.storage import Storage
-from stratal.tensor.lazy import programs
+from stratal.tensor.lazy import program_cache
 
 SLOW_MEMORY = MachinePeaks(
     threads=1, cpu="described", flops={float32: 100.0}, read_gbs=10.0, copy_gbs=10.0, l1_gbs=400.0,
@@ -94,7 +94,7 @@ def recorded(program: Program, runs: int = 8) -> Profile:
     ]
     with Profiler() as profiler:
         for _ in range(runs):
-            programs.run(program, inputs)
+            program_cache.run(program, inputs)
     return profiler.profile()
 
 

@@ -11,7 +11,7 @@ import pytest
 import stratal as st
 from stratal import nn
 from stratal.base.errors import AttributeValueError, NotDifferentiableError, ShapeError
-from stratal.tensor.lazy import programs
+from stratal.tensor.lazy import program_cache
 
 X = np.random.default_rng(0).standard_normal((5, 3))
 
@@ -147,7 +147,7 @@ def test_a_step_with_hooks_compiles_once() -> None:
         net.zero_grad()
         net(st.tensor(X.astype(np.float32) + k)).sum().backward()
         np.asarray(net[0].weight.grad)
-        counts.append(programs.COMPILED[0])
+        counts.append(program_cache.COMPILED[0])
     assert counts[1:] == [counts[1]] * 3
     assert len(norms) == 12 and min(norms) > 0
 

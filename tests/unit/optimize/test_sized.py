@@ -18,7 +18,7 @@ from stratal.graph.graph import Graph, verify
 from stratal.graph.interpret import interpret
 from stratal.optimize.sized import bounded
 from stratal.tensor.tensor import wrap
-from stratal.tensor.values import values
+from stratal.tensor.values import node_values
 from stratal.tensor.values.state import tracing
 from stratal.tensor.values.trace import Trace
 
@@ -130,7 +130,7 @@ def capture(function, types):
     """Return the graph of a function of tensors of such types, and the values of what else it reads."""
     trace = Trace("f")
     with tracing(trace):
-        given = [wrap(values.placeholder("x", t, "f")) for t in types]
+        given = [wrap(node_values.placeholder("x", t, "f")) for t in types]
         for x in given:
             for axis, n in enumerate(x.type.shape):
                 if isinstance(n, Sym):

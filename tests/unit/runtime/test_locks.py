@@ -22,7 +22,7 @@ from stratal.base.files import create_locked, held_alone
 from stratal.codegen.assemble_workers import WORKERS
 from stratal.runtime import loader, pool, vendor
 from stratal.runtime.cache import object_cache
-from stratal.tensor.values import values
+from stratal.tensor.values import node_values
 from stratal.tune.child import receive, send
 from stratal.tune.measure import killed_after
 
@@ -81,7 +81,8 @@ def test_a_new_file_whose_lock_is_not_to_be_had_is_not_waited_for_long(
 def every_lock_held() -> Iterator[None]:
     """Hold whatever a program is compiled, loaded and run under."""
     with ExitStack() as held, settings.compile_workers(0):
-        for lock in (loader._lock, vendor._lock, pool._lock, object_cache()._lock, pool.LOCK, values.NAMING):
+        locks = loader._lock, vendor._lock, pool._lock, object_cache()._lock, pool.LOCK, node_values.NAMING
+        for lock in locks:
             held.enter_context(lock)
         yield
 

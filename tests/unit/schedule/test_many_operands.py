@@ -12,7 +12,7 @@ import pytest
 
 import stratal as st
 from stratal.base.errors import ShapeError
-from stratal.tensor.lazy import programs
+from stratal.tensor.lazy import program_cache
 
 JOINED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "stack": (st.stack, np.stack),
@@ -37,12 +37,12 @@ def test_thousands_of_stored_tensors_join_without_a_program(kind: str, dtype: st
     joined, numpy = JOINED[kind]
     given = arrays(2000, dtype)
     tensors = [st.tensor(a) for a in given]
-    before = programs.COMPILED[0]
+    before = program_cache.COMPILED[0]
     for _ in range(3):  # calls are kept from the second one on
         got = joined(tensors).numpy()
         assert got.tobytes() == numpy(given).tobytes()
         assert got.dtype == dtype
-    assert programs.COMPILED[0] - before == 0
+    assert program_cache.COMPILED[0] - before == 0
 
 
 @pytest.mark.parametrize("kind", JOINED)

@@ -22,9 +22,9 @@ from stratal.graph.graph import Graph
 from stratal.graph.node import Input, Node, constant, topological
 from stratal.optimize.ways import Ways
 from stratal.plan.host import current_target
-from stratal.tensor.lazy import programs
+from stratal.tensor.lazy import program_cache
 from stratal.tensor.values import backlog
-from stratal.tensor.values.handles import node_of
+from stratal.tensor.values.binding import node_of
 
 F = nn.functional
 
@@ -193,7 +193,7 @@ def graph_of(name: str, length: int) -> Graph:
     x = st.tensor(start())
     x_node = node_of(x)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backlog.HERE.backlog, "relieve", lambda *_: None)  # one graph, however long
+        patch.setattr(backlog.HERE.backlog, "flush_some", lambda *_: None)  # one graph, however long
         total = node_of(GROWING[name](x, length).sum())
     (gradient,) = vjp([total], [constant(np.float32(1))], [x_node])
     roots = [total] if gradient is None else [total, gradient]
@@ -295,11 +295,11 @@ def small_backlog(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("name", LINKS)
 def test_a_loop_that_asks_for_nothing_is_computed_in_pieces_that_share_a_program(name: str) -> None:
     link = LINKS[name]
-    before = programs.COMPILED[0]
+    before = program_cache.COMPILED[0]
     got = link(st.tensor(start()), 600)
     assert len(waiting_nodes(got)) < 400
     np.testing.assert_array_equal(got.numpy(), link(start(), 600))
-    assert programs.COMPILED[0] - before <= 8
+    assert program_cache.COMPILED[0] - before <= 8
 
 
 @pytest.mark.sampled(5)
@@ -314,7 +314,7 @@ def test_a_loop_that_writes_elsewhere_in_every_turn_is_computed_in_pieces_that_c
         v *= 0.5
         whole[k % 10] += 1
         whole[3:5] *= 0.5
-        compiled.append(programs.COMPILED[0])
+        compiled.append(program_cache.COMPILED[0])
     assert backlog.HERE.backlog.piece_ops < 64
     assert compiled[-1] == compiled[600] < compiled[0] + 40
     np.testing.assert_array_equal(x.numpy(), whole.astype(np.float32))
@@ -322,11 +322,11 @@ def test_a_loop_that_writes_elsewhere_in_every_turn_is_computed_in_pieces_that_c
 
 
 def waiting_nodes(tensor: Any) -> list[Node]:
-    from stratal.tensor.lazy.companions import goal_of, is_leaf
+    from stratal.tensor.lazy.work_set import goal_of, is_leaf
 
     if tensor._storage is not None:
         return []
-    order, leaves = programs.walk([goal_of(tensor)], is_leaf)
+    order, leaves = program_cache.walk([goal_of(tensor)], is_leaf)
     return [n for n in order if n not in set(leaves)]
 
 

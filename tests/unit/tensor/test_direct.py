@@ -15,10 +15,10 @@ from benchmarks.surface.layers import call_of
 import stratal as st
 from stratal.base.errors import IndexOutOfRangeError, ShapeError, StratalError
 from stratal.tensor.calls import direct
-from stratal.tensor.lazy import programs
-from stratal.tensor.lazy.lazy import lazily
+from stratal.tensor.lazy import program_cache
+from stratal.tensor.lazy.flushing import lazily
 from stratal.tensor.tensor import Tensor
-from stratal.tensor.values import immediate
+from stratal.tensor.values import immediate_values
 
 FUNCTIONS = {e.path: e for family in FAMILIES if family != "layers" for e in entries((family,))}
 RNG = np.random.default_rng(5)
@@ -187,13 +187,13 @@ def test_a_view_that_came_before_is_one_still(name: str) -> None:
 
 def test_indices_that_change_compile_nothing() -> None:
     x = st.tensor(RNG.standard_normal((50, 3, 4)).astype(np.float32))
-    before = programs.COMPILED[0]
+    before = program_cache.COMPILED[0]
     for k in range(50):
         assert x[k]._storage is not None
         assert x[k : k + 3]._storage is not None
         moved = np.roll(x[k].numpy(), (k % 3, -k), (0, 1))
         assert st.roll(x[k], (k % 3, -k), (0, 1)).tolist() == moved.tolist()
-    assert programs.COMPILED[0] == before
+    assert program_cache.COMPILED[0] == before
 
 
 def test_errors_of_indices_are_those_of_programs() -> None:
@@ -256,7 +256,7 @@ def test_small_work_never_waits_and_keeps_no_history_of_what_it_was_made_of() ->
 
 def test_what_takes_gradients_waits_is_large_or_is_captured_is_not_computed_at_once() -> None:
     x, w = st.tensor(np.ones(3, np.float32)), st.tensor(np.ones(3, np.float32), requires_grad=True)
-    large = st.tensor(np.ones(immediate.SMALL + 1, np.float32))
+    large = st.tensor(np.ones(immediate_values.SMALL + 1, np.float32))
     for _ in range(4):
         assert (x + 1.0)._storage is not None
         assert (w + 1.0)._storage is None

@@ -11,7 +11,7 @@ import pytest
 import stratal as st
 from stratal.base.session import SESSION
 from stratal.tensor.functions import random
-from stratal.tensor.values import promises
+from stratal.tensor.values import deferred
 
 CASES: dict[str, Callable[[Any], Any]] = {
     "rand": lambda lib: lib.rand(3, 2),
@@ -51,14 +51,14 @@ def test_a_draw_gives_the_numbers_and_the_state_of_one_that_builds_its_ops(name:
 @pytest.mark.usefixtures("nothing_waits")
 def test_draws_that_came_before_make_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
     SESSION.reset()
-    made: list[promises.Call] = []
-    nodes = promises.Template.nodes
+    made: list[deferred.PendingCall] = []
+    nodes = deferred.CallTemplate.nodes
 
-    def counted(self: promises.Template, *rest: Any) -> Any:
+    def counted(self: deferred.CallTemplate, *rest: Any) -> Any:
         made.append(self)  # type: ignore[arg-type]
         return nodes(self, *rest)
 
-    monkeypatch.setattr(promises.Template, "nodes", counted)
+    monkeypatch.setattr(deferred.CallTemplate, "nodes", counted)
     values = []
     for turn in range(8):
         if turn == 6:

@@ -23,7 +23,7 @@ from stratal.base.errors import (
     IndexOutOfRangeError,
     NotDifferentiableError,
 )
-from stratal.tensor.lazy import execution, programs
+from stratal.tensor.lazy import execution, program_cache
 
 SIZE = 3
 REFUSED = (DonatedBufferError, NotDifferentiableError)
@@ -318,9 +318,9 @@ class Failing:
 @pytest.mark.parametrize(
     "owner, name, error",
     [
-        (programs, "run", IndexOutOfRangeError("take: an index is out of range")),
-        (programs, "run", ValueError("a host call of the user's")),
-        (programs, "program_for", CompilerError("schedule: a fault of Stratal")),
+        (program_cache, "run", IndexOutOfRangeError("take: an index is out of range")),
+        (program_cache, "run", ValueError("a host call of the user's")),
+        (program_cache, "program_for", CompilerError("schedule: a fault of Stratal")),
         (execution.Storage, "copy_of", MemoryError()),
     ],
     ids=["run", "host call", "compile", "memory"],

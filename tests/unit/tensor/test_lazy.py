@@ -13,13 +13,13 @@ import pytest
 import stratal as st
 from stratal import nn, optim
 from stratal.base.errors import DonatedBufferError, NotDifferentiableError
-from stratal.tensor.lazy import lazy, programs
+from stratal.tensor.lazy import flushing, program_cache
 
 
 def compiled_during(work) -> int:
-    before = programs.COMPILED[0]
+    before = program_cache.COMPILED[0]
     work()
-    return programs.COMPILED[0] - before
+    return program_cache.COMPILED[0] - before
 
 
 def is_finished(x: st.Tensor) -> bool:
@@ -74,7 +74,7 @@ def test_dropped_tensors_are_not_computed():
     x = st.tensor([1.0])
     y = st.host_call(lambda a: calls.append(1) or a, x, x, pure=True)
     del y
-    lazy.flush_all()
+    flushing.flush_all()
     assert not calls
 
 
@@ -220,12 +220,12 @@ def test_fresh_parameters_are_made_before_the_step_that_uses_them():
     opt = optim.Adam(net.parameters(), lr=0.01)
     counts = []
     for _ in range(4):
-        before = programs.COMPILED[0]
+        before = program_cache.COMPILED[0]
         loss = nn.functional.cross_entropy(net(x), y)
         opt.zero_grad()
         loss.backward()
         opt.step()
-        counts.append(programs.COMPILED[0] - before)
+        counts.append(program_cache.COMPILED[0] - before)
     assert counts[0] <= 1
     assert counts[1:] == [0, 0, 0]
 
@@ -248,7 +248,7 @@ def test_training_in_lazy_style_compiles_at_most_three_programs():
     net.append(nn.Dropout(0.1))
     opt = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     schedule = optim.lr_scheduler.CosineAnnealingLR(opt, 200)
-    before = programs.COMPILED[0]
+    before = program_cache.COMPILED[0]
     for k in range(60):
         net.train()
         loss = nn.functional.cross_entropy(net(x), y)
@@ -258,12 +258,12 @@ def test_training_in_lazy_style_compiles_at_most_three_programs():
             opt.zero_grad()
             schedule.step()
         else:
-            lazy.end_step()
+            flushing.end_step()
             loss.item()
         net.eval()
         with st.no_grad():
             net(x).argmax(1).numpy()
-    assert programs.COMPILED[0] - before <= 6
+    assert program_cache.COMPILED[0] - before <= 6
 
 
 def test_the_random_state_moves_on_with_every_run():
@@ -326,7 +326,7 @@ def test_an_interrupt_during_a_run_loses_no_update(monkeypatch):
     import signal
 
     p = st.tensor([0.0])
-    run = programs.run
+    run = program_cache.run
 
     def interrupted(program, inputs):
         found = run(program, inputs)
@@ -334,7 +334,7 @@ def test_an_interrupt_during_a_run_loses_no_update(monkeypatch):
         return found
 
     p.exp_()
-    monkeypatch.setattr(programs, "run", interrupted)
+    monkeypatch.setattr(program_cache, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         p.numpy()
     monkeypatch.undo()
@@ -371,7 +371,7 @@ def test_parameters_written_twice_beside_a_counter_they_read_are_computed_in_ord
         b.copy_(b + a / (n.astype(b.dtype) + 1))
         b.copy_(st.where(n == 0, a + b, a))
         n.copy_(n + 1)
-        lazy.end_step()
+        flushing.end_step()
     np.testing.assert_array_equal(np.asarray(b), np.full(3, 4))
     np.testing.assert_array_equal(np.asarray(a), np.full(3, 2))
     assert int(n) == 1

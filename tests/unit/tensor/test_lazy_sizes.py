@@ -23,14 +23,14 @@ from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node, graph_input
 from stratal.nn import functional as F
-from stratal.tensor.lazy import programs, sizes
+from stratal.tensor.lazy import program_cache, symbolic_sizes
 
 
 def compiled_during(run: Callable[[], Any], reset: bool = True) -> tuple[Any, int]:
     if reset:
         SESSION.reset()
-    before = programs.COMPILED[0]
-    return run(), programs.COMPILED[0] - before
+    before = program_cache.COMPILED[0]
+    return run(), program_cache.COMPILED[0] - before
 
 
 def losses(name: str, batches: list[tuple[np.ndarray[Any, Any], ...]]) -> list[float]:
@@ -64,7 +64,7 @@ def test_training_on_batches_of_many_sizes(
 ) -> None:
     data = batches(name, 12, lengths)
     got, compiled = compiled_during(lambda: losses(name, data))
-    monkeypatch.setattr(sizes, "program_for", lambda graph, compile_: None)
+    monkeypatch.setattr(symbolic_sizes, "program_for", lambda graph, compile_: None)
     wanted, _ = compiled_during(lambda: losses(name, data))
     np.testing.assert_allclose(got, wanted, rtol=2e-4)
     assert compiled <= most
@@ -118,8 +118,8 @@ CHAINS: dict[str, Callable[[Any], Any]] = {
 def test_chains_at_many_sizes_are_what_the_interpreter_computes(
     chain: list[str], shapes: list[tuple[int, int]], tracked: bool
 ) -> None:
-    least = sizes._LEAST_OPS
-    sizes._LEAST_OPS = 3  # type: ignore[misc]
+    least = symbolic_sizes._LEAST_OPS
+    symbolic_sizes._LEAST_OPS = 3  # type: ignore[misc]
     try:
         for rows, length in shapes:
             array = np.random.default_rng(rows * 100 + length).standard_normal((rows, length, 4)) * 0.5
@@ -127,7 +127,7 @@ def test_chains_at_many_sizes_are_what_the_interpreter_computes(
             for a, b in zip(got, wanted, strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9, err_msg=str((chain, rows, length)))
     finally:
-        sizes._LEAST_OPS = least  # type: ignore[misc]
+        symbolic_sizes._LEAST_OPS = least  # type: ignore[misc]
 
 
 def _through(chain: list[str], array: Any, tracked: bool, eager: bool) -> list[Any]:
@@ -209,12 +209,12 @@ def test_little_work_of_many_sizes_is_compiled_a_few_times() -> None:
     SESSION.reset()
     x = st.arange(200) * 1.0
     x.numpy()
-    before = programs.COMPILED[0]
+    before = program_cache.COMPILED[0]
     for k in range(2, 60):
         assert x[:k].sum().item() == k * (k - 1) / 2
         assert st.zeros(k).sum().item() == 0
         np.testing.assert_allclose(st.softmax(x[:k] * 0.1, 0).sum().item(), 1.0, rtol=1e-5)
-    assert programs.COMPILED[0] - before <= 30
+    assert program_cache.COMPILED[0] - before <= 30
 
 
 LENGTHS: dict[str, Callable[[Any], Any]] = {
@@ -250,7 +250,7 @@ def test_the_third_new_length_of_a_call_compiles_nothing(name: str) -> None:
 def test_work_that_comes_again_in_the_sizes_it_had_is_not_taken_for_work_of_many() -> None:
     x = graph_input("x", TensorType(st.float32, (3, 4)))
     graph = Graph([x], [Builder().op("add", x, x)])
-    assert sizes.General(graph, graph).sizes_of(graph) is None
+    assert symbolic_sizes.Generalization(graph, graph).sizes_of(graph) is None
 
 
 def test_work_of_no_elements_is_compared_with_work_of_some() -> None:
@@ -259,7 +259,7 @@ def test_work_of_no_elements_is_compared_with_work_of_some() -> None:
         return Graph([x, y], [Builder().op("exp", y), Builder().op("exp", x)])
 
     with pytest.raises(st.StratalError, match="follows from no other"):
-        sizes.General(graph(0, 6), graph(2, 9))
+        symbolic_sizes.Generalization(graph(0, 6), graph(2, 9))
 
 
 @pytest.mark.parametrize("factor", [3.0, 5.0])
@@ -273,7 +273,7 @@ def test_a_graph_that_comes_again_with_the_same_sizes_takes_a_program_of_its_own
         return [x]
 
     first, again = (trace(chain, [TensorType(float32, (n, 7))]) for n in (4, 4))
-    family = sizes.Family(first)
+    family = symbolic_sizes.GraphFamily(first)
     for _ in range(5):
         assert family.program(again, lambda graph: None) is None
     assert not family.failures
@@ -284,6 +284,6 @@ def test_numbers_of_16_bits_are_told_from_sizes_without_warnings() -> None:
         warnings.simplefilter("error")
         for dtype in (float16, float32, bfloat16):
             for value in (2.0, 65504.0, math.inf, 1e39, math.nan):
-                found = sizes._whole(Builder().const(value, dtype).op)
+                found = symbolic_sizes._whole(Builder().const(value, dtype).op)
                 assert found in (None, int(value) if math.isfinite(value) else None)
                 assert found == value or value != 2.0 or dtype is bfloat16

@@ -9,7 +9,7 @@ import numpy as np
 
 import stratal as st
 from stratal import nn, optim
-from stratal.tensor.lazy import programs
+from stratal.tensor.lazy import program_cache
 
 
 def test_batches_cut_from_a_data_set_are_not_compiled_one_by_one() -> None:
@@ -29,12 +29,12 @@ def test_batches_cut_from_a_data_set_are_not_compiled_one_by_one() -> None:
     for _ in range(4):
         step(batch())
         batch().numpy()
-    before = programs.COMPILED[0]
+    before = program_cache.COMPILED[0]
     for _ in range(6):
         step(batch())
         assert batch().shape == (3, 16, 8)
         batch().numpy()
-    assert programs.COMPILED[0] == before
+    assert program_cache.COMPILED[0] == before
 
 
 def test_slices_that_were_copied_are_what_stands_there_now() -> None:

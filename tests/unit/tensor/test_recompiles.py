@@ -12,7 +12,7 @@ from stratal import nn, optim
 from stratal.base import settings
 from stratal.base.session import SESSION
 from stratal.tensor import build
-from stratal.tensor.lazy import programs
+from stratal.tensor.lazy import program_cache
 
 STEPS = 200
 
@@ -61,7 +61,7 @@ def test_training_with_everything_that_changes_compiles_three_programs_at_most(
         for p in net.parameters():
             p.grad = st.zeros_like(p)
         accumulate, update, predict = map(st.compile, (accumulate, update, predict))
-    before = programs.COMPILED[0]
+    before = program_cache.COMPILED[0]
     rates, losses = set(), []
     for k in range(STEPS):
         net.train()
@@ -73,7 +73,7 @@ def test_training_with_everything_that_changes_compiles_three_programs_at_most(
         schedule.step()
         net.eval()
         predict(data[k % 6][0]).numpy()
-    assert programs.COMPILED[0] - before <= 3
+    assert program_cache.COMPILED[0] - before <= 3
     assert len(rates) > STEPS // 2
     assert np.mean(losses[-20:]) < np.mean(losses[:20])
 
@@ -90,9 +90,9 @@ def test_a_composites_own_numbers_stay_constants_and_the_callers_become_inputs()
 
     assert [varying(times) for times in (2.0, 2.0, 2.0)] == [0, 0, 0]
     places = varying(3.0)  # where the call is kept, and where the number enters the graph
-    before = programs.COMPILED[0]
+    before = program_cache.COMPILED[0]
     assert places > 0 and [varying(times) for times in (4.0, 5.0)] == [places, places]
-    assert programs.COMPILED[0] == before
+    assert program_cache.COMPILED[0] == before
 
 
 def test_programs_made_under_other_settings_are_other_programs() -> None:

@@ -11,7 +11,7 @@ from python_calls import calls_and_depth
 
 import stratal as st
 from stratal import nn, optim
-from stratal.tensor.lazy import programs
+from stratal.tensor.lazy import program_cache
 
 Update = Callable[[Any, Any, Any], Any]  # of what was kept, by a loss and a weight
 KEPT: dict[str, tuple[Any, Update]] = {
@@ -55,13 +55,13 @@ class Run:
 def test_later_steps_take_no_more_calls_and_few_programs(kind: str, compiled: bool) -> None:
     start, update = KEPT[kind]
     run = Run(update, start, compiled)
-    before = programs.COMPILED[0]
+    before = program_cache.COMPILED[0]
     run.steps(64)
     first, _ = calls_and_depth(lambda: run.steps(64))
     run.steps(SECOND)
     later, _ = calls_and_depth(lambda: run.steps(64))
     assert later <= 1.25 * first + 500
-    assert programs.COMPILED[0] - before <= 8
+    assert program_cache.COMPILED[0] - before <= 8
     with st.eager():
         slow = Run(update, start, False)
         slow.steps(64 + 64 + SECOND + 64)

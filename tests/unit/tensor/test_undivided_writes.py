@@ -147,7 +147,7 @@ def test_a_write_at_the_end_of_the_stack_happens_wholly_or_not_at_all(view: str)
 def test_a_failed_write_in_eager_mode_changes_nothing(view: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, v = pair(view)
     _ = x.numpy(), v.numpy()
-    from stratal.tensor.lazy import lazy
+    from stratal.tensor.lazy import flushing
 
     calls = []
 
@@ -157,11 +157,11 @@ def test_a_failed_write_in_eager_mode_changes_nothing(view: str, monkeypatch: py
             raise ValueError("of the interpreter")
         return interpret(*args)
 
-    interpret = lazy.interpret
+    interpret = flushing.interpret
     value = v + 1
     _ = value.numpy()
     value = value * 1
-    monkeypatch.setattr(lazy, "interpret", failing)
+    monkeypatch.setattr(flushing, "interpret", failing)
     with pytest.raises(ValueError, match="of the interpreter"), st.eager():
         v.copy_(value)
     check(x, v, view, [X])

@@ -10,7 +10,7 @@ from typing import Any
 from stratal.base.names import lazy_names
 from stratal.tensor.api.explained import explained
 from stratal.tensor.autocast import full_precision
-from stratal.tensor.calls.kept import kept
+from stratal.tensor.calls.call_cache import cached_call
 
 _NAMES = {
     "activations": "celu elu gelu glu gumbel_softmax hardshrink hardsigmoid hardswish hardtanh "
@@ -46,7 +46,7 @@ _FULL_PRECISION = {"ctc", "distance", "grids", "losses", "margins"}  # under `au
 
 
 def _offered(value: Any) -> Any:
-    function = explained(kept(value))
+    function = explained(cached_call(value))
     return full_precision(function) if value.__module__.split(".")[-1] in _FULL_PRECISION else function
 
 

@@ -17,7 +17,7 @@ from stratal.tensor.functions.elementwise import exp, log, maximum, sigmoid, whe
 from stratal.tensor.functions.indexing import take
 from stratal.tensor.functions.shapes import broadcast_to
 from stratal.tensor.tensor import Tensor, tensor
-from stratal.tensor.values.handles import look
+from stratal.tensor.values.binding import node_and_track
 
 
 # -- regression ------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def binary_cross_entropy(input: Tensor, target: Any, weight: Any = None, reducti
 
 def _probability(x: Tensor) -> Tensor:
     """Return `x`, looked at unless it lies in [0, 1] by what it was made with."""
-    if look(x)[0].op.name == "logistic":
+    if node_and_track(x)[0].op.name == "logistic":
         return x
     return required(x, (x < 0) | (x > 1), 1, "binary_cross_entropy: input and target lie in [0, 1]")
 

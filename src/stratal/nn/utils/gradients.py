@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
 from stratal.base.errors import AttributeValueError
-from stratal.tensor.calls.kept import kept
+from stratal.tensor.calls.call_cache import cached_call
 from stratal.tensor.functions.creation import zeros
 from stratal.tensor.functions.elementwise import clip, minimum
 from stratal.tensor.functions.reductions import norm
@@ -91,12 +91,12 @@ def with_gradient(params: Sequence[Tensor]) -> list[Tensor]:
     return [p for p in params if p.grad is not None] if step is None else step.with_gradient(params)
 
 
-@kept
+@cached_call
 def _joint_norm(tensors: list[Tensor], norm_type: float) -> Tensor:
     return norm(concat([norm(t, norm_type).reshape((1,)) for t in tensors]), norm_type)
 
 
-@kept
+@cached_call
 def _scaled(tensors: list[Tensor], max_norm: float, total_norm: Tensor) -> list[Tensor]:
     factor = minimum(max_norm / (total_norm + 1e-6), 1.0)
     return [t * factor.astype(t.dtype) for t in tensors]

@@ -10,14 +10,20 @@ import numpy as np
 
 from stratal.base.errors import AttributeValueError
 from stratal.tensor.api.writes import update
-from stratal.tensor.calls.kept import kept
+from stratal.tensor.calls.call_cache import cached_call
 from stratal.tensor.functions import random
 from stratal.tensor.functions.elementwise import FUNCTIONS
 from stratal.tensor.tensor import Tensor
 
-bernoulli, multinomial, normal = kept(random.bernoulli), kept(random.multinomial), kept(random.normal)
-rand, rand_like, randint = kept(random.rand), kept(random.rand_like), kept(random.randint)
-randn, randn_like, randperm = kept(random.randn), kept(random.randn_like), kept(random.randperm)
+bernoulli = cached_call(random.bernoulli)
+multinomial = cached_call(random.multinomial)
+normal = cached_call(random.normal)
+rand = cached_call(random.rand)
+rand_like = cached_call(random.rand_like)
+randint = cached_call(random.randint)
+randn = cached_call(random.randn)
+randn_like = cached_call(random.randn_like)
+randperm = cached_call(random.randperm)
 
 
 def normal_(self: Tensor, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> Tensor:

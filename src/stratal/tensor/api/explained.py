@@ -30,7 +30,7 @@ from stratal.base.source import PACKAGE
 from stratal.graph.builder import COMPOSITES
 from stratal.graph.op import REGISTRY
 from stratal.tensor.build import of_another_library
-from stratal.tensor.calls.kept import kept
+from stratal.tensor.calls.call_cache import cached_call
 from stratal.tensor.functions.naming import Words, in_words, words_of
 from stratal.tensor.tensor import Tensor
 
@@ -78,7 +78,7 @@ def explained(function: Any) -> Any:
 
 def explain_all(namespace: dict[str, Any]) -> None:
     """Let every function of a package's `__all__` explain."""
-    namespace.update({name: explained(kept(namespace[name])) for name in namespace["__all__"]})
+    namespace.update({name: explained(cached_call(namespace[name])) for name in namespace["__all__"]})
 
 
 def explain_methods(cls: type, *names: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from stratal.tensor import tensor as cells
 from stratal.tensor.api.explained import explained
-from stratal.tensor.calls.kept import kept
+from stratal.tensor.calls.call_cache import cached_call
 from stratal.tensor.composites import (
     arithmetic,
     histograms,
@@ -69,4 +69,4 @@ _MODULES = (
 )  # fmt: skip
 PLAIN: dict[str, Any] = {name: getattr(module, name) for module in _MODULES for name in module.__all__}
 PLAIN |= _ALIASES
-FUNCTIONS: dict[str, Any] = {name: explained(kept(function)) for name, function in PLAIN.items()}
+FUNCTIONS: dict[str, Any] = {name: explained(cached_call(function)) for name, function in PLAIN.items()}

@@ -27,7 +27,7 @@ from stratal.tensor.api.functions import PLAIN
 from stratal.tensor.api.info import check_version
 from stratal.tensor.api.writes import WRITES, update
 from stratal.tensor.build import OPS, Scalar
-from stratal.tensor.calls.kept import kept
+from stratal.tensor.calls.call_cache import cached_call
 from stratal.tensor.composites import arithmetic
 from stratal.tensor.composites.writing import At
 from stratal.tensor.device import check_device, is_device
@@ -43,7 +43,7 @@ from stratal.tensor.functions import (
 )
 from stratal.tensor.functions.elementwise import FUNCTIONS, cast
 from stratal.tensor.functions.naming import in_words, words_of
-from stratal.tensor.lazy.lazy import lazily
+from stratal.tensor.lazy.flushing import lazily
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.tensor import tensor as make_tensor
 from stratal.tensor.transformations.gradients import backward
@@ -102,7 +102,7 @@ _CASTS = {
 
 
 def _operator(function: Callable[..., Any], swapped: bool = False) -> Callable[..., Any]:
-    function = kept(function)
+    function = cached_call(function)
 
     def method(self: Tensor, other: Any) -> Any:
         if not (isinstance(other, (Tensor, Sym, *Scalar)) or hasattr(other, "__array__")):
@@ -114,7 +114,7 @@ def _operator(function: Callable[..., Any], swapped: bool = False) -> Callable[.
 
 
 def _in_place(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    function, words = kept(function), words_of(function)
+    function, words = cached_call(function), words_of(function)
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if kwargs:
@@ -143,7 +143,7 @@ def iterate(self: Tensor) -> Iterator[Tensor]:
     """Return an iterator over views of the tensor along axis 0."""
     if not self.type.shape:
         raise ShapeError("iterate: a tensor without axes cannot be iterated over", got=str(self.type))
-    rows, count = kept(indexing.rows), len(self)
+    rows, count = cached_call(indexing.rows), len(self)
     blocks = ((first, min(first + _ROWS_AT_ONCE, count)) for first in range(0, count, _ROWS_AT_ONCE))
     return (row for first, last in blocks for row in rows(self, first, last))
 
@@ -346,7 +346,7 @@ def _install() -> None:
     for short, name in _COMPARISONS.items():
         methods[f"__{short}__"] = _operator(FUNCTIONS[name])
     for short, name in _UNARY.items():
-        methods[f"__{short}__"] = kept(methods[name])
+        methods[f"__{short}__"] = cached_call(methods[name])
     methods.update(add=arithmetic.add, sub=arithmetic.subtract, subtract=arithmetic.subtract)
     methods.update(
         clamp_=clip_, clip_=clip_,
@@ -356,12 +356,13 @@ def _install() -> None:
         unbind=lambda self, dim=0: shapes.unstack(self, axis=dim),
         sum=_in_signed(reductions.sum), prod=_in_signed(reductions.prod),
         std=_spread(reductions.std), var=_spread(reductions.var),
-        T=property(kept(_reversed)), mT=property(kept(shapes.matrix_transpose)), H=property(_adjoint),
+        T=property(cached_call(_reversed)), mT=property(cached_call(shapes.matrix_transpose)),
+        H=property(_adjoint),
         mH=property(_adjoint), adjoint=_adjoint,
         real=property(parts.real), imag=property(parts.imag), conjugate=parts.conj, copy=elementwise.clone,
         reshape_as=view_as, contiguous=shapes.contiguous, is_contiguous=shapes.is_contiguous,
         split_with_sizes=shapes.split, multinomial=random.multinomial, bernoulli=random.bernoulli,
-        at=property(At), __getitem__=kept(indexing.getitem), __setitem__=indexing.setitem,
+        at=property(At), __getitem__=cached_call(indexing.getitem), __setitem__=indexing.setitem,
         __iter__=iterate,
         __contains__=lambda self, value: bool(reductions.any(FUNCTIONS["equal"](self, value))),
     )  # fmt: skip
@@ -377,7 +378,7 @@ def _install() -> None:
         if isinstance(method, property):
             made: Any = property(_deferring(method.fget))
         else:
-            made = _deferring(method) if name.startswith("_") else explained(kept(method))
+            made = _deferring(method) if name.startswith("_") else explained(cached_call(method))
         setattr(Tensor, name, made)
 
 

@@ -14,8 +14,8 @@ from stratal.tensor.functions.elementwise import cast, where
 from stratal.tensor.functions.indexing import set_at
 from stratal.tensor.tensor import Tensor, write_over
 from stratal.tensor.tensor import tensor as make_tensor
+from stratal.tensor.values.binding import is_leaf, lazy_value_of, rebind, takes_gradients
 from stratal.tensor.values.handle import CONSTANT
-from stratal.tensor.values.handles import held_of, is_leaf, rebind, takes_gradients
 
 _CATEGORIES: Final = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}  # one does not become another in place
 
@@ -46,7 +46,7 @@ def _fitted(self: Tensor, source: Any) -> Tensor:
 
 def _assign(self: Tensor, value: Tensor) -> Tensor:
     if not write_over(self, value):
-        rebind(self, *held_of(value))
+        rebind(self, *lazy_value_of(value))
     return self
 
 

@@ -1,6 +1,6 @@
 """Calls that came before, on small values that are there, run at once: no node, nothing pending.
 
-A call's template (`promises`) says how: by NumPy, op by op, where that has the bits of a kernel
+A call's template (`values/deferred`) says how: by NumPy, op by op, where that has the bits of a kernel
 (`immediate`), else by the program that computed such a call when it was the only one that waited. Nothing is
 compiled for it. Calls on values that wait, that take gradients, or are large stay as they are: one program
 computes them together with what else waits.
@@ -24,11 +24,11 @@ from stratal.ops.families import Elementwise
 from stratal.ops.views.shapes import Broadcast
 from stratal.runtime.program import OutputMemory
 from stratal.runtime.storage import Array, Storage, row_major
-from stratal.tensor.lazy import programs
+from stratal.tensor.lazy import program_cache
 from stratal.tensor.tensor import hold
+from stratal.tensor.values.deferred import CallTemplate, Row
 from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED, Handle
-from stratal.tensor.values.immediate import SMALL, is_exact
-from stratal.tensor.values.promises import Row, Template
+from stratal.tensor.values.immediate_values import SMALL, is_exact
 from stratal.tensor.values.state import MODE
 from stratal.tensor.values.views import relate
 
@@ -37,7 +37,7 @@ _MOST_ROWS: Final = 16
 _OFTEN: Final = 100  # calls from which on a program of several ops pays for its compilation
 
 
-def is_small(template: Template) -> bool:
+def is_small(template: CallTemplate) -> bool:
     """Return whether a call is worth computing at once: on few elements, no gradients, no random numbers."""
     nodes = [*template.operands, *(r.node for r in template.results)]
     return (
@@ -64,7 +64,7 @@ def _ready(tensors: Sequence[Handle]) -> list[Storage] | None:
     return found
 
 
-def _results(template: Template) -> Callable[[Sequence[Storage], Sequence[Handle]], Any]:
+def _results(template: CallTemplate) -> Callable[[Sequence[Storage], Sequence[Handle]], Any]:
     """Return what makes a call's results of their values, and of its operands."""
     tracks, views, container = [r.track for r in template.results], template.views, template.container
     if len(tracks) == 1 and not views:
@@ -97,7 +97,7 @@ class _Quiet(local):
 _QUIET: Final = _Quiet()
 
 
-def by_numpy(template: Template) -> Direct | None:
+def by_numpy(template: CallTemplate) -> Direct | None:
     """Return how NumPy computes a call with the bits of kernels; None where it does not."""
     exact = all(isinstance(n.op, Const) or is_exact(n.op, n.type) for n in template.constants)
     exact = exact and all(is_exact(row.op, row.type) for row in template.rows)
@@ -126,7 +126,7 @@ def by_numpy(template: Template) -> Direct | None:
     return _until_often(template, run) if len(rows) > 1 and not any(template.views) else run
 
 
-def _until_often(template: Template, run: Direct) -> Direct:
+def _until_often(template: CallTemplate, run: Direct) -> Direct:
     """Return what computes a call by NumPy until it came often, and compiles a program of it then."""
     left = _OFTEN
 
@@ -140,18 +140,18 @@ def _until_often(template: Template, run: Direct) -> Direct:
     return counted
 
 
-def _compiled(template: Template) -> Direct | None:
+def _compiled(template: CallTemplate) -> Direct | None:
     """Return how a program of its own computes a call; None where there can be none."""
     outputs = [r.node for r in template.results]
-    work = programs.Work(list(template.operands), outputs, [], topological(outputs))
+    work = program_cache.Work(list(template.operands), outputs, [], topological(outputs))
     try:
-        program = programs.program_for(work, "call")
+        program = program_cache.program_for(work, "call")
     except StratalError:
         return None
-    return by_program(template, program, programs.choices(), range(len(template.operands)))
+    return by_program(template, program, program_cache.choices(), range(len(template.operands)))
 
 
-def _constants(template: Template) -> dict[int, Array]:
+def _constants(template: CallTemplate) -> dict[int, Array]:
     """Return the values that no operand decides, by number."""
     known: dict[int, Any] = {
         k: n.op.value.array if isinstance(n.op, Const) else n.op.ref()
@@ -245,22 +245,22 @@ def _thin(
 
 
 # -- by a program --------------------------------------------------------------------------------------------
-def by_program(template: Template, program: Any, choices: Any, inputs: Sequence[int]) -> Direct | None:
+def by_program(template: CallTemplate, program: Any, choices: Any, inputs: Sequence[int]) -> Direct | None:
     """Return how a program computes a call, where signal handlers wait: its `inputs` are these operands, its
     outputs the results.
     """
     if not is_small(template):
         return None
-    results, compute = _results(template), programs.runner_in_section(program)
+    results, compute = _results(template), program_cache.runner_in_section(program)
     in_order = list(inputs) == list(range(len(template.operands)))
 
     def run(tensors: Sequence[Handle]) -> Any:
         storages = _ready(tensors)
-        if storages is None or choices != programs.choices():
+        if storages is None or choices != program_cache.choices():
             return None
         given = storages if in_order else [storages[k] for k in inputs]
         try:
-            made = programs.run(program, given) if programs.WATCHERS else compute(given)
+            made = program_cache.run(program, given) if program_cache.WATCHERS else compute(given)
         except StratalError:
             return None  # the long way says what is wrong
         return results(made, tensors)

@@ -20,7 +20,7 @@ from stratal.runtime.storage import Array, Storage
 from stratal.tensor.functions.indexing import basic_ops
 from stratal.tensor.tensor import Tensor, hold
 from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED, attach
-from stratal.tensor.values.immediate import MOVED_BYTES
+from stratal.tensor.values.immediate_values import MOVED_BYTES
 from stratal.tensor.values.memory import View
 from stratal.tensor.values.state import MODE
 from stratal.tensor.values.views import showing
@@ -38,7 +38,7 @@ def _storage_for(part: Array, like: Tensor) -> Storage | None:
 
 
 def _array(x: Any) -> Array | None:
-    """Return what a tensor holds, where it is there, nobody writes to it, and no gradient asks how."""
+    """Return the value of a tensor, if it is computed, not exported to NumPy, and takes no gradient."""
     if x.__class__ is not Tensor and not isinstance(x, Tensor):
         return None
     storage = x._storage
@@ -53,7 +53,7 @@ def _stops(x: Tensor) -> bool:
     return x._track == STOPPED or (x._track == TRACKED and not MODE.grad)
 
 
-def _held(storage: Storage, x: Tensor) -> Tensor:
+def _moved(storage: Storage, x: Tensor) -> Tensor:
     return hold(storage, STOPPED if x._track else CONSTANT)
 
 
@@ -92,7 +92,7 @@ def getitem(x: Tensor, index: Any) -> Tensor | None:
         made = found
         made.array[...] = part
     of, group = showing(x)
-    item = _held(made, x)
+    item = _moved(made, x)
     return attach(item, View(None, of, partial(basic_ops, x.type, index), item.type, group))
 
 
@@ -105,7 +105,7 @@ def rows(x: Tensor, first: int, last: int) -> list[Tensor] | None:
     for k in range(first, last):
         storage = make()
         storage.array[...] = array[k]
-        made = _held(storage, x)
+        made = _moved(storage, x)
         ops = partial(basic_ops, x.type, k)
         found.append(attach(made, View(None, of, ops, made.type, group and object())))
     return found
@@ -134,7 +134,7 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Tensor | None:
         for a, (there, here) in zip(axes, chosen, strict=True):
             to[a], of[a] = there, here
         made[tuple(to)] = array[tuple(of)]
-    return _held(storage, x)
+    return _moved(storage, x)
 
 
 def _roll_along(x: Tensor, array: Array, shift: int, axis: int) -> Tensor | None:
@@ -145,7 +145,7 @@ def _roll_along(x: Tensor, array: Array, shift: int, axis: int) -> Tensor | None
     storage.array[(*lead, slice(shift, None))] = array[(*lead, slice(array.shape[axis] - shift))]
     if shift:
         storage.array[(*lead, slice(shift))] = array[(*lead, slice(-shift, None))]
-    return _held(storage, x)
+    return _moved(storage, x)
 
 
 def flip(x: Any, *args: Any) -> Tensor | None:
@@ -161,7 +161,7 @@ def flip(x: Any, *args: Any) -> Tensor | None:
     for a in axes:
         index[a] = slice(None, None, -1)
     storage.array[...] = array[tuple(index)]
-    return _held(storage, x)
+    return _moved(storage, x)
 
 
 def _are_axes(axes: Collection[int], ndim: int) -> bool:

@@ -24,10 +24,10 @@ from stratal.tensor.capture.places import MISSING, Item, Measured, Place
 from stratal.tensor.capture.plain import plain
 from stratal.tensor.capture.results import Output, Standing, Template, Value
 from stratal.tensor.capture.stateful import guard_stateful
-from stratal.tensor.lazy import lazy, programs
+from stratal.tensor.lazy import flushing, program_cache
 from stratal.tensor.tensor import Tensor
-from stratal.tensor.values import values
-from stratal.tensor.values.handle import TRACKED, Handle, begin, set_guarded
+from stratal.tensor.values import node_values
+from stratal.tensor.values.handle import TRACKED, Handle, set_guarded, view_of_itself
 from stratal.tensor.values.memory import layouts_of
 from stratal.tensor.values.trace import Cell, Trace
 
@@ -73,17 +73,17 @@ def entry_of(
     lazily = tracked and not trace.differentiated
     written = {k: trace.earlier(c.tensor)[1:] for k, c in enumerate(cells) if c.leaf and lazily}
     versions = {k: [outputs.setdefault(n, len(outputs)) for n in nodes] for k, nodes in written.items()}
-    spare = [values.placeholder("grad", g.type, run.name) for _, g in grads]
+    spare = [node_values.placeholder("grad", g.type, run.name) for _, g in grads]
     targets = [*(c.placeholder for c in cells), *spare]
     roots = [*outputs, *(c.node for c in cells), *(node_in(g) for _, g in grads)]
-    order, used = programs.walk(roots, lambda n: isinstance(n.op, Input))
+    order, used = program_cache.walk(roots, lambda n: isinstance(n.op, Input))
     if any(n in variables for n in used for variables in trace.points):
         roots = trace.resolved(roots)
-        order, used = programs.walk(roots, lambda n: isinstance(n.op, Input))
+        order, used = program_cache.walk(roots, lambda n: isinstance(n.op, Input))
     updates = list(zip(targets, roots[len(outputs) :], strict=True))
     wanted = set(used) | {c.placeholder for c in cells}
     inputs = list(dict.fromkeys([*(n for n in run.cell_of if n in wanted), *used]))
-    work = programs.Work([*inputs, *spare], roots[: len(outputs)], updates, order)
+    work = program_cache.Work([*inputs, *spare], roots[: len(outputs)], updates, order)
     reads = [_read(run, n, carried) for n in inputs]
     frozen = _frozen(run, inputs, reads)
     entry = replay.Entry(work.graph(run.name, _input_labels(run, inputs, guards), frozen), guards)
@@ -213,7 +213,7 @@ def _alias(run: Run, entry: replay.Entry, carried: dict[int, Place]) -> replay.A
         alias.overlaps = alias.overlaps_of(leaves)
         for cell in run.written:
             if id(cell.tensor) not in own:
-                begin(cell.tensor).memory.guarded = True
+                view_of_itself(cell.tensor).memory.guarded = True
     if run.trace.asks_layouts:
         alias.layouts = layouts_of(leaves)
     return alias
@@ -245,9 +245,9 @@ def _read(run: Run, node: Node, carried: dict[int, Place]) -> replay.Read | repl
         return replay.FromArgument(run.placeholders[node])
     cell = run.cell_of.get(node)
     if cell is None:
-        storage = values.finished(node)
+        storage = node_values.finished(node)
         if storage is None:
-            raise lazy.no_value(node)
+            raise flushing.missing_value_error(node)
         return replay.Frozen(storage)
     found = _owner(run, cell.tensor)
     if isinstance(found, replay.FromArgument):

@@ -13,7 +13,7 @@ from stratal.tensor.capture.containers import Before, set_contents
 from stratal.tensor.capture.places import MISSING, Place
 from stratal.tensor.capture.results import Filling, Template, Value
 from stratal.tensor.capture.templates import Templates
-from stratal.tensor.values.handles import own_value
+from stratal.tensor.values.binding import own_value
 from stratal.tensor.values.state import note_mutation
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from stratal.tensor.build import converters
 from stratal.tensor.tensor import Tensor
-from stratal.tensor.values.announced import Row, Table
+from stratal.tensor.values.notifying import Row, Table
 
 _PATHS: Final = sysconfig.get_paths()
 LIBRARIES: Final = (*(_PATHS[k] + "/" for k in ("stdlib", "purelib", "platlib")), "<frozen ")

@@ -38,7 +38,7 @@ from stratal.tensor.capture.results import Gradient, Leaf, Output, Path, Shown
 from stratal.tensor.capture.templates import Templates
 from stratal.tensor.scalars import FromFloat, FromNumber, RuntimeScalar
 from stratal.tensor.tensor import Tensor, wrap
-from stratal.tensor.values import values
+from stratal.tensor.values import node_values
 from stratal.tensor.values.handle import CONSTANT, TRACKED, Handle
 from stratal.tensor.values.memory import View
 from stratal.tensor.values.state import MODE, tracing
@@ -82,7 +82,7 @@ class CaptureTrace(Trace):
         if self.closed or not (tensor._trace is self or (tensor._trace is None and self.reads(tensor))):
             return None
         standing = f"<traced {tensor.type}, {len(self.texts)} of {id(self)}>"
-        self.texts[standing] = wrap(self.look(tensor)[0], CONSTANT), spec, name, gradient
+        self.texts[standing] = wrap(self.node_and_track(tensor)[0], CONSTANT), spec, name, gradient
         return standing
 
     def frozen(self, function: Callable[[], Any]) -> Any:
@@ -107,7 +107,7 @@ class CaptureTrace(Trace):
         changed = {id(x) for part in state.parts for x in (part, fields_of(part))}
         read = {id(place.holder) for place, _ in accesses.reads.values()} | accesses.scalars
         before = known and state.cells.isdisjoint(self.cells) and changed.isdisjoint(read)
-        nodes = [self.look(x)[0] if isinstance(x, Tensor) else None for x in leaves]
+        nodes = [self.node_and_track(x)[0] if isinstance(x, Tensor) else None for x in leaves]
         self.carried.append(Carried(method, owner, args, kwargs, before, nodes))
         if not before:
             self.stale |= state.cells
@@ -190,10 +190,10 @@ class CaptureTrace(Trace):
             raise refusals.RATE_READ_AGAIN()
         return super().enter(tensor, label)
 
-    def look(self, tensor: Handle) -> tuple[Node, int]:
+    def node_and_track(self, tensor: Handle) -> tuple[Node, int]:
         if id(tensor) in self.stale:
             self.enter(tensor)  # raises
-        return super().look(tensor)
+        return super().node_and_track(tensor)
 
     def array(self, array: np.ndarray[Any, Any]) -> Node | None:
         if self.accesses is None or id(array) not in self.accesses.containers or array.dtype.hasobject:
@@ -201,7 +201,7 @@ class CaptureTrace(Trace):
         if self.accesses.rewritten(array):
             return None
         type_ = TensorType(as_dtype(array.dtype), array.shape)
-        node = values.placeholder("array", type_, self.name)
+        node = node_values.placeholder("array", type_, self.name)
         self.fixed[node] = FromArray(array, type_)
         reads_attribute(self.accesses, array, "shape")
         reads_attribute(self.accesses, array, "dtype")
@@ -388,7 +388,7 @@ class Recording:
         return [CallMethod(m, o, templates.of(args), templates.of(kwargs)) for m, o, args, kwargs in calls]
 
     def _then(self, x: Any, node: Node | None) -> Any:
-        return x if node is None or self.trace.look(x)[0] is node else wrap(node, CONSTANT)
+        return x if node is None or self.trace.node_and_track(x)[0] is node else wrap(node, CONSTANT)
 
     def _vary(self, varying: dict[str, Place | None]) -> None:
         """Put numbers that vary where floats stand that do."""
@@ -440,7 +440,7 @@ class Recording:
     def _sized_argument(self, k: int, x: Tensor, symbolic: Symbolic) -> Tensor:
         made = self.sized.get(id(x))
         if made is None:
-            node = values.placeholder(self.labels[k], symbolic.types[k], self.name)
+            node = node_values.placeholder(self.labels[k], symbolic.types[k], self.name)
             made = self.sized[id(x)] = wrap(node, CONSTANT)
             self.placeholders[node] = k
             for name, axis in symbolic.names.items():

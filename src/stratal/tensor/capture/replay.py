@@ -25,11 +25,11 @@ from stratal.tensor.capture.effects import Effect, apply_effects
 from stratal.tensor.capture.guards import Guards
 from stratal.tensor.capture.places import Place
 from stratal.tensor.capture.results import Filling, Output, Path, Standing, Template, Value, at
-from stratal.tensor.lazy import lazy, programs
+from stratal.tensor.lazy import flushing, program_cache
 from stratal.tensor.scalars import FromNumber
 from stratal.tensor.tensor import Tensor, hold, wrap
-from stratal.tensor.values import values
-from stratal.tensor.values.alive import share, shared, supersede, watched
+from stratal.tensor.values import node_values
+from stratal.tensor.values.binding import assign_value, node_and_track, register, update_views
 from stratal.tensor.values.handle import (
     CONSTANT,
     STOPPED,
@@ -41,9 +41,9 @@ from stratal.tensor.values.handle import (
     leave_trace,
     store,
 )
-from stratal.tensor.values.handles import give, look, place, spread
+from stratal.tensor.values.live import is_observable, note_earlier_node, share, shared
 from stratal.tensor.values.memory import layouts_of
-from stratal.tensor.values.rewrites import stopped
+from stratal.tensor.values.view_writes import stopped
 
 
 # -- where the inputs of a program are read at each call -----------------------------------------------------
@@ -60,7 +60,7 @@ class FromArgument(NamedTuple):
 
 def _stored(tensor: Tensor) -> Storage:
     if tensor._storage is None:
-        lazy.flush([tensor])
+        flushing.flush([tensor])
     assert tensor._storage is not None
     return tensor._storage
 
@@ -173,7 +173,7 @@ class Gather(NamedTuple):
             tensors[k] = read.tensor(arguments)
         inputs = list(map(_STORAGE, tensors))
         while None in inputs:
-            lazy.flush([tensors[inputs.index(None)]])
+            flushing.flush([tensors[inputs.index(None)]])
             inputs = list(map(_STORAGE, tensors))
         for k, fixed in self.made:
             inputs[k] = fixed.storage(arguments)
@@ -346,7 +346,7 @@ class Entry:
     @property
     def program(self) -> Any:
         if self._program is None:
-            self._program = programs.compiled(self.graph)
+            self._program = program_cache.compiled(self.graph)
         return self._program
 
     def sizes_of(self, arguments: Sequence[Any]) -> dict[str, int]:
@@ -387,9 +387,9 @@ def _run_lazily(entry: Entry, given: Any) -> Any:
     nodes = []
     for read in entry.reads:
         if isinstance(read, Fixed):
-            nodes.append(values.leaf(read.storage(arguments)))
+            nodes.append(node_values.leaf(read.storage(arguments)))
         else:
-            node, track = look(read.tensor(arguments))
+            node, track = node_and_track(read.tensor(arguments))
             nodes.append(stopped(node) if track == STOPPED else node)
     graph = entry.graph
     known = dict(zip(graph.inputs, nodes, strict=False))  # the last stand for gradients that are made here
@@ -399,22 +399,23 @@ def _run_lazily(entry: Entry, given: Any) -> Any:
     for k, numbers in entry.versions.items():  # leaves: gradients end at every value they have
         for number in numbers:
             (node,) = substitute([graph.outputs[number]], known)
-            supersede(written[k], known.setdefault(graph.outputs[number], values.pending_leaf(node)))
+            leaf = known.setdefault(graph.outputs[number], node_values.pending_leaf(node))
+            note_earlier_node(written[k], leaf)
         (node,) = substitute([values_[k]], known)
-        give(written[k], node, TRACKED)
-        known[values_[k]] = look(written[k])[0]
+        assign_value(written[k], node, TRACKED)
+        known[values_[k]] = node_and_track(written[k])[0]
     made = substitute([*graph.outputs, *values_], known)
     outputs, states = made[: len(graph.outputs)], made[len(graph.outputs) :]
     for k, (tensor, node, track) in enumerate(zip(written, states, entry.tracks, strict=False)):
         if k not in entry.versions:
-            give(tensor, node, track)
+            assign_value(tensor, node, track)
     for owner, node in zip(owners, states[len(written) :], strict=True):
         give_gradient(owner, wrap(node, CONSTANT))
     _link_gradients(entry, arguments, links)
-    spread(written)
+    update_views(written)
     for survivor, index in _surviving(entry):
         leave_trace(survivor, node=outputs[index])
-        place(survivor)
+        register(survivor)
 
     def handle(out: Output) -> Tensor:
         return wrap(outputs[out.number], out.track)
@@ -459,7 +460,7 @@ def _run_steadily(entry: Entry, addresses: list[int]) -> list[Storage] | None:
     What varies lies at `addresses`, in the layouts that the program expects.
     """
     steady = entry.steady
-    if steady is None or steady.token is not DISTURBED[0] or programs.WATCHERS:
+    if steady is None or steady.token is not DISTURBED[0] or program_cache.WATCHERS:
         return None
     _link_gradients(entry, (), _links(entry, ()))
     return steady.program.run(addresses)
@@ -474,13 +475,13 @@ def _run_with_care(entry: Entry, arguments: list[Any]) -> list[Storage]:
     program, links = entry.program, _links(entry, arguments)
     nodes = [t._node for _, t in written if t._node is not None]
     seen = {k for k, t in written if shared(inputs[k], t)}  # first: who holds a value may begin to read it
-    lazy.compute_dependents(nodes)
+    flushing.compute_dependents(nodes)
     with UNINTERRUPTIBLE:  # from the moment nodes stand for no value any more until handles know the new one
-        lazy.overwrite(nodes)
+        flushing.overwrite(nodes)
         _make_room(written, inputs, seen)
         gradients = list(map(_gradient_home, owners, entry.grad_types))
         inputs += map(_STORAGE, gradients)
-        outputs = programs.run(program, inputs)
+        outputs = program_cache.run(program, inputs)
         for k, cell in written:
             store(cell, inputs[k])
         for owner, gradient in zip(owners, gradients, strict=True):
@@ -488,7 +489,7 @@ def _run_with_care(entry: Entry, arguments: list[Any]) -> list[Storage]:
         _link_gradients(entry, arguments, links)
         for survivor, index in _surviving(entry):
             leave_trace(survivor, outputs[index])
-        spread([cell for _, cell in written])
+        update_views([cell for _, cell in written])
     views = [cell._view for _, cell in written if cell._view is not None]
     if all(len(view.memory.alive()) < 2 for view in views):
         _settle(entry, program.loaded, inputs)
@@ -529,7 +530,7 @@ def _make_room(written: list[tuple[int, Tensor]], inputs: list[Storage], seen: s
     for k, t in written:
         storage = inputs[k]
         forget_node(t)
-        if k in seen or watched(storage, t) or id(storage) in taken:
+        if k in seen or is_observable(storage, t) or id(storage) in taken:
             inputs[k] = storage = Storage.copy_of(storage.array, storage.type)
         taken.add(id(storage))
 
@@ -543,7 +544,7 @@ def _gradient_home(owner: Handle, type_: TensorType) -> Handle:
         and (old.type is type_ or old.type == type_)
         and old._storage is not None
         and old._node is None
-        and not watched(old._storage, old)
+        and not is_observable(old._storage, old)
     ):
         return old
     return hold(Storage.empty(type_))

@@ -15,8 +15,8 @@ from stratal.graph.op import Op
 from stratal.tensor.api.display import text_of
 from stratal.tensor.capture.places import Place
 from stratal.tensor.tensor import Tensor
-from stratal.tensor.values.handle import attach, begin, disturb
-from stratal.tensor.values.handles import become_leaf, take_value
+from stratal.tensor.values.binding import become_leaf, take_value
+from stratal.tensor.values.handle import attach, invalidate, view_of_itself
 from stratal.tensor.values.memory import Memory, View
 from stratal.tensor.values.view_ops import Layout, sized
 
@@ -55,8 +55,8 @@ class Filling:
             memory = self._memories.setdefault(shown.memory, Memory(shown.type))
         else:
             base = self.fill(shown.base)
-            parent = base._view or begin(base)
-            disturb(base)  # what writes that memory later must look who shows it
+            parent = base._view or view_of_itself(base)
+            invalidate(base)  # what writes that memory later must look who shows it
         ops = tuple(sized(op, self._sizes) for op in shown.ops) if self._sizes else shown.ops
         group = None if shown.group is None else self._groups.setdefault(shown.group, object())
         attach(tensor, View(memory, parent, ops, tensor.type, group, shown.layout))

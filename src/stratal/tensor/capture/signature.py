@@ -14,13 +14,13 @@ from stratal.base.types import TensorType
 from stratal.tensor.capture import refusals
 from stratal.tensor.capture.plain import plain, same
 from stratal.tensor.capture.recording import Given
-from stratal.tensor.lazy import programs
+from stratal.tensor.lazy import program_cache
 from stratal.tensor.tensor import Tensor, tensor
-from stratal.tensor.values.handle import TRACKED, USED_UP
+from stratal.tensor.values.handle import CONSUMED, TRACKED
 from stratal.tensor.values.state import MODE
 
 Signature = tuple[Any, ...]  # structure, what else is known of containers, modes, a part for each leaf
-_HISTORIES = (TRACKED, USED_UP)
+_HISTORIES = (TRACKED, CONSUMED)
 _HASHED = frozenset({bool, int, str, bytes, type(None)})
 _LEAVES = (Tensor, np.ndarray, bool, int, float, str)
 
@@ -45,7 +45,7 @@ def signature_of(given: Given, varying: Any) -> Signature:
         else:
             parts.append((type(x), ByValue(x) if plain(x) else ByIdentity(x)))
     layout = None if _is_flat(structure) and not given.kwargs else _layout((given.args, given.kwargs))
-    modes = (MODE.grad, MODE.autocast, as_dtype(float), programs.choices(), MODE.part)
+    modes = (MODE.grad, MODE.autocast, as_dtype(float), program_cache.choices(), MODE.part)
     return (structure, (bool(given.kwargs), layout), modes, tuple(parts))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from stratal.base.dtypes import as_dtype, bool_, float32, int32, int64
 from stratal.base.errors import AttributeValueError, DTypeError
 from stratal.tensor.build import as_tensor, call, common_dtype, default_float, normalise
-from stratal.tensor.calls.kept import kept
+from stratal.tensor.calls.call_cache import cached_call
 from stratal.tensor.functions.elementwise import FUNCTIONS, as_written, cast, clip, in_floats, pow, where
 from stratal.tensor.functions.reductions import all as all_of
 from stratal.tensor.functions.reductions import any as any_of
@@ -295,7 +295,7 @@ def allclose(x: Any, y: Any, /, rtol: float = 1e-5, atol: float = 1e-8, equal_na
     return bool(_all_close(x, y, rtol, atol, equal_nan))
 
 
-@kept
+@cached_call
 def _all_close(x: Any, y: Any, rtol: float, atol: float, equal_nan: bool) -> Tensor:
     return all_of(isclose(x, y, rtol, atol, equal_nan))
 
@@ -308,7 +308,7 @@ def array_equal(x: Any, y: Any, /, equal_nan: bool = False) -> bool:
     return bool(_all_equal(a, b, equal_nan))
 
 
-@kept
+@cached_call
 def _all_equal(a: Tensor, b: Tensor, equal_nan: bool) -> Tensor:
     same = a == b
     if equal_nan and a.dtype.is_inexact and b.dtype.is_inexact:

@@ -16,7 +16,7 @@ from stratal.base.errors import (
     ShapeError,
 )
 from stratal.tensor.build import as_tensor, default_float, iota, looked_at
-from stratal.tensor.calls.kept import kept
+from stratal.tensor.calls.call_cache import cached_call
 from stratal.tensor.functions.creation import ones, zeros
 from stratal.tensor.functions.elementwise import cast, where
 from stratal.tensor.functions.indexing import index_add
@@ -33,7 +33,7 @@ class Histogram(NamedTuple):
     bin_edges: Tensor
 
 
-@kept
+@cached_call
 def _counted(places: Tensor, weights: Tensor | None, count: int) -> Tensor:
     """Return how often each of 0, ..., count - 1 occurs in a vector, or the sum of the weights there."""
     if weights is None:
@@ -87,7 +87,7 @@ def _edges(name: str, t: Tensor, bins: Any, low: Any, high: Any, widen: float) -
     return found
 
 
-@kept
+@cached_call
 def _evenly(name: str, t: Tensor, bins: int, low: Any, high: Any, widen: float) -> Tensor:
     if low is None:
         low, high = (amin(t).detach(), amax(t).detach()) if t.numel() else (0.0, 1.0)
@@ -98,7 +98,7 @@ def _evenly(name: str, t: Tensor, bins: int, low: Any, high: Any, widen: float) 
     return cast(concat([inside, reshape(last, (1,))]), default_float(t.dtype))
 
 
-@kept
+@cached_call
 def _binned(t: Tensor, edges: Tensor, weights: Tensor | None) -> Tensor:
     """Count elements between edges, bins open above but the last; what lies outside goes to one beyond."""
     count = edges.shape[0] - 1

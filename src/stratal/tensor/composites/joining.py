@@ -16,7 +16,7 @@ from stratal.base.errors import AttributeValueError, IndexOutOfRangeError, Shape
 from stratal.tensor import build
 from stratal.tensor.arrays import Array
 from stratal.tensor.build import along, as_tensor, common_dtype
-from stratal.tensor.calls.kept import kept
+from stratal.tensor.calls.call_cache import cached_call
 from stratal.tensor.functions.creation import meshgrid
 from stratal.tensor.functions.elementwise import FUNCTIONS, cast
 from stratal.tensor.functions.indexing import take
@@ -244,7 +244,7 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Tensor, ...]:
     return found
 
 
-@kept
+@cached_call
 def _places(left: Tensor, sizes: tuple[Any, ...]) -> tuple[Tensor, ...]:
     places = []
     for n in reversed(sizes):

@@ -41,9 +41,9 @@ from stratal.tensor.functions.shapes import (
     stack,
     view_of,
 )
-from stratal.tensor.lazy.parts import write_part
+from stratal.tensor.lazy.partial_writes import write_part
 from stratal.tensor.tensor import Tensor, tensor, wrap
-from stratal.tensor.values.handles import held_of, rebind, takes_gradients
+from stratal.tensor.values.binding import lazy_value_of, rebind, takes_gradients
 from stratal.tensor.values.state import MODE
 from stratal.tensor.values.view_ops import put
 from stratal.tensor.values.views import shares_memory
@@ -333,7 +333,7 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     updated = set_at(x, index, given) if mask is None else masked_fill(x, mask, given)
     if updated.type != x.type:
         raise ShapeError("x[i] = v: the value does not fit", got=f"{updated.type} into {x.type}")
-    rebind(x, *held_of(updated))
+    rebind(x, *lazy_value_of(updated))
 
 
 def _is_at(value: Tensor, x: Tensor, index: Any) -> bool:

@@ -22,9 +22,9 @@ from stratal.tensor.functions.naming import named
 from stratal.tensor.functions.reductions import amax, argmax
 from stratal.tensor.functions.shapes import as_shape, broadcast_to, narrow, reshape
 from stratal.tensor.tensor import Tensor, tensor, wrap
-from stratal.tensor.values.alive import share
-from stratal.tensor.values.handle import CONSTANT, stand_for
-from stratal.tensor.values.handles import look, rebind
+from stratal.tensor.values.binding import node_and_track, rebind
+from stratal.tensor.values.handle import CONSTANT, set_node
+from stratal.tensor.values.live import share
 from stratal.tensor.values.state import LOCK, MODE, tracing
 
 _STRIDE = 0x9E3779B97F4A7C15  # odd, so that adding it visits every uint64
@@ -42,10 +42,10 @@ def _mix(x: int) -> int:
 
 def _same_leaf(tensor: Tensor) -> Tensor:
     """Return a tensor on the very node of another: what is drawn from it and its next value go together."""
-    node, _ = look(tensor)
+    node, _ = node_and_track(tensor)
     made = wrap(node, CONSTANT)
     if made._storage is not None and made._trace is None:
-        stand_for(made, node, CONSTANT)
+        set_node(made, node, CONSTANT)
         if tensor._storage is not None:  # else it takes what the node holds when it is asked for
             share(tensor)
     return made
@@ -62,7 +62,7 @@ class Generator:
         """Start again from a seed and return self."""
         self._seed = _seed("manual_seed", seed)
         self._host_draws = 0
-        rebind(self._state, *look(tensor(np.uint64(_mix(self._seed)))))
+        rebind(self._state, *node_and_track(tensor(np.uint64(_mix(self._seed)))))
         return self
 
     def initial_seed(self) -> int:
@@ -73,7 +73,7 @@ class Generator:
         """Return a key that was not handed out before."""
         with LOCK:  # no other thread draws the same one
             key = _same_leaf(self._state)
-            node, _ = look(self._state)
+            node, _ = node_and_track(self._state)
             b = Builder(where_now())
             rebind(self._state, b.add(node, full("random", _STRIDE, uint64, ())), CONSTANT)
         return key if MODE.trace is None else MODE.trace.drawn(key)
@@ -97,7 +97,7 @@ class Generator:
             raise DTypeError("set_state: a state is three uint64, as get_state returns", got=repr(state)[:80])
         seed, key, draws = map(int, found)
         self._seed, self._host_draws = seed, draws
-        rebind(self._state, *look(tensor(np.uint64(key))))
+        rebind(self._state, *node_and_track(tensor(np.uint64(key))))
 
 
 _DEFAULT: list[Generator] = []

@@ -27,7 +27,7 @@ from stratal.tensor.build import (
     where_now,
 )
 from stratal.tensor.functions.elementwise import cast
-from stratal.tensor.lazy.execution import settle_in
+from stratal.tensor.lazy.execution import store_result
 from stratal.tensor.tensor import Tensor, alias, fresh, hold, tensor
 from stratal.tensor.values.memory import layout_of
 from stratal.tensor.values.state import LOCK, MODE
@@ -280,7 +280,7 @@ def concat(arrays: Sequence[Any], /, *args: int | None, axis: int | None = 0) ->
         return fresh(given[0])
     made = apply(OPS["concatenate"](at), *[cast(t, dtype) for t in given])
     if storage is not None:
-        settle_in(made, storage, {})
+        store_result(made, storage, {})
     return made
 
 
@@ -300,7 +300,7 @@ def stack(arrays: Sequence[Any], /, *args: int, axis: int = 0) -> Tensor:
         return hold(storage)
     made = concat([expand_dims(t, axis=axis) for t in given], axis=axis)
     if storage is not None:
-        settle_in(made, storage, {})
+        store_result(made, storage, {})
     return made
 
 

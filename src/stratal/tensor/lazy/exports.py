@@ -16,22 +16,22 @@ import numpy as np
 
 from stratal.base.errors import StratalError
 from stratal.runtime.storage import Array, Storage
-from stratal.tensor.lazy.lazy import value_of
-from stratal.tensor.values import values
-from stratal.tensor.values.alive import LIVE, holders, share
+from stratal.tensor.lazy.flushing import value_of
+from stratal.tensor.values import node_values
 from stratal.tensor.values.handle import (
     CONSTANT,
     Handle,
-    become,
-    expose,
+    bind_if_exported,
+    bind_to_export,
     forget_node,
-    hold_part,
-    is_seen,
-    note_outside,
+    is_exported,
+    note_export,
     relocate,
-    stand_for,
+    set_node,
+    set_state,
 )
-from stratal.tensor.values.memory import Memory, Outside
+from stratal.tensor.values.live import LIVE, holders, share
+from stratal.tensor.values.memory import ExportedMemory, Memory
 from stratal.tensor.values.state import LOCK
 
 
@@ -42,14 +42,14 @@ def hand_out(tensor: Handle, asked: str) -> Array:
         if base is not tensor and tensor._storage is None and not tensor._leaf:
             shared = value_of(base, asked)  # instead of a value of its own
             share(base, tensor)
-            become(tensor, shared, None, CONSTANT)
+            set_state(tensor, shared, None, CONSTANT)
             LIVE.pop(id(tensor), None)
         value_of(tensor, asked)
         if tensor._view is not None:
             _expose_members(tensor, tensor._view.memory)
         array = _export(tensor)
-        if tensor._view is None or not is_seen(tensor._view.memory):
-            note_outside(tensor)
+        if tensor._view is None or not is_exported(tensor._view.memory):
+            note_export(tensor)
         return array
 
 
@@ -57,7 +57,7 @@ def _export(tensor: Handle) -> Array:
     """Return a view of the storage a tensor holds."""
     storage = tensor._storage
     assert storage is not None
-    with values.NAMING:  # nobody gives the value a node in between
+    with node_values.NAMING:  # nobody gives the value a node in between
         if not storage.exported:
             _set_free(tensor, storage)
         return storage.export()
@@ -68,7 +68,7 @@ def _expose_members(tensor: Handle, memory: Memory) -> None:
     members = [t for t in memory.alive() if t._trace is None]
     if all(t._storage is tensor._storage for t in members):
         return
-    if not is_seen(memory):
+    if not is_exported(memory):
         for t in members:
             with suppress(StratalError):  # it is the error of whoever asks for that one
                 value_of(t, "numpy()")
@@ -76,11 +76,11 @@ def _expose_members(tensor: Handle, memory: Memory) -> None:
         base = next((t for t in members if all(t._view.covers(m._view) for m in members)), None)
         array = _joined(memory, members) if base is None else _whole(base)
         for t in members:
-            hold_part(t)
+            bind_to_export(t)
         del array
     else:
         for t in members:
-            expose(t)
+            bind_if_exported(t)
 
 
 def _whole(base: Handle) -> Array:
@@ -90,7 +90,7 @@ def _whole(base: Handle) -> Array:
     if not storage.exported and not storage.array.flags.c_contiguous:
         relocate(base, storage, Storage.copy_of(storage.array, storage.type))
     array = _export(base)
-    note_outside(base)
+    note_export(base)
     return array
 
 
@@ -99,7 +99,7 @@ def _joined(memory: Memory, members: Sequence[Handle]) -> Array:
     whole = Storage.copy_of(np.zeros((), memory.type.dtype.np), memory.type)
     array = whole.export()
     assert whole.owner is not None
-    memory.outside = Outside(weakref.ref(whole.owner), ())
+    memory.outside = ExportedMemory(weakref.ref(whole.owner), ())
     for t in members:
         view, storage = t._view, t._storage
         assert view is not None
@@ -120,13 +120,13 @@ def _set_free(tensor: Handle, storage: Storage) -> None:
     for t in same:
         _drop_unused_node(t)
     others = [t for t in holders(storage) if not any(t is s for s in same)]
-    nodes = values.nodes_of(storage)
+    nodes = node_values.nodes_of(storage)
     if not others and not nodes:
         return
     copy = Storage.in_layout(storage.array, storage.layout)
     copy._exports = storage._exports  # who wrote through a view that is gone shows when a handle is read next
     for node in nodes:
-        values.finish(node, copy)
+        node_values.finish(node, copy)
     for other in others:
         relocate(other, storage, copy)
     if others:
@@ -147,8 +147,8 @@ def _drop_unused_node(tensor: Handle) -> None:
     node = tensor._node
     if node is None or tensor._storage is None or (tensor._track and not tensor._leaf):
         return
-    held = weakref.ref(node)
+    known = weakref.ref(node)
     forget_node(tensor)
     node = None
     if tensor._leaf:
-        stand_for(tensor, held(), tensor._track)
+        set_node(tensor, known(), tensor._track)

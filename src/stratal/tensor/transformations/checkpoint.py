@@ -13,7 +13,7 @@ from stratal.tensor.arguments import check_function
 from stratal.tensor.build import where_now
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.transformations.regions import Operands, Slots, captured, closed, finished, trace_bodies
-from stratal.tensor.values.handles import look
+from stratal.tensor.values.binding import node_and_track
 from stratal.tensor.values.state import MODE
 
 
@@ -54,7 +54,7 @@ def _run_twice(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
     outer = captured(roots, region.all_inputs)
     outer.sort(key=lambda n: isinstance(n.op, Input))  # parameters come last: they are there anyway
     graph = closed(region.name, region.all_inputs, outer, roots)
-    states = [look(t)[0] for t in region.threaded]
+    states = [node_and_track(t)[0] for t in region.threaded]
     ops = Operands().tensors(given.tensors).outer([*states, *outer], [region])
     hidden = len(ops.nodes) - sum(isinstance(n.op, Input) for n in outer)
     node = make(Checkpoint(graph, hidden), *ops.nodes, where=where_now())

@@ -22,7 +22,7 @@ from stratal.tensor.arguments import check_axis, check_function
 from stratal.tensor.build import OPS, as_tensor, nodes_and_track, where_now
 from stratal.tensor.functions.elementwise import cast
 from stratal.tensor.functions.shapes import concat, flip, reshape, stack
-from stratal.tensor.lazy import lazy
+from stratal.tensor.lazy import flushing
 from stratal.tensor.tensor import Tensor, wrap
 from stratal.tensor.transformations.regions import (
     TOKEN,
@@ -33,8 +33,8 @@ from stratal.tensor.transformations.regions import (
     finished,
     trace_bodies,
 )
+from stratal.tensor.values.binding import node_and_track
 from stratal.tensor.values.handle import CONSTANT
-from stratal.tensor.values.handles import look
 from stratal.tensor.values.state import MODE, tracing
 
 
@@ -112,7 +112,7 @@ def _one_of(
         dict.fromkeys(n for r, own in zip(regions, roots, strict=True) for n in captured(own, r.all_inputs))
     )
     graphs = [closed(r.name, r.all_inputs, outer, own) for r, own in zip(regions, roots, strict=True)]
-    states = [look(t)[0] for t in then.threaded]
+    states = [node_and_track(t)[0] for t in then.threaded]
     ops = Operands().tensors([flag, *given]).outer([*states, *outer], regions)
     node = make(OPS["cond"](*graphs), *ops.nodes, where=b.where)
     results = finished(node, ops.track, regions, len(then.results), token)
@@ -179,7 +179,7 @@ def while_loop(
                                 *captured(roots, [*body.all_inputs, *token_input])]))  # fmt: skip
     graphs = [closed(condition.name, [*condition.all_inputs, *token_input], outer, condition.results),
               closed(body.name, [*body.all_inputs, *token_input], outer, roots)]  # fmt: skip
-    states = [look(t)[0] for t in body.threaded]
+    states = [node_and_track(t)[0] for t in body.threaded]
     start = [b.const(0, int64)] if token else []
     ops = Operands().tensors(given).outer([*states, *start, *outer], regions)
     node = make(OPS["while"](*graphs, len(roots)), *ops.nodes, where=b.where)
@@ -237,12 +237,12 @@ def _scan_node(
              *body.results[n:]]  # fmt: skip
     outer = captured(roots, inputs)
     graph = closed(body.name, inputs, outer, roots, last=[number])
-    states = [look(t)[0] for t in body.threaded]
+    states = [node_and_track(t)[0] for t in body.threaded]
     ops = Operands().tensors(carry)
     ops.nodes += [*states, *([b.const(0, int64)] if token else [])]
     ops.tensors(rows).outer(outer, [body])
     if runtime is not None:
-        ops.nodes.append(look(cast(runtime, int64))[0])
+        ops.nodes.append(node_and_track(cast(runtime, int64))[0])
     num_carries = n + len(body.threaded) + token
     record = OPS["scan"](graph, count, num_carries, len(rows), reverse, runtime is not None)
     return make(record, *ops.nodes, where=b.where), ops.track, n, token
@@ -361,7 +361,7 @@ def _returning_token(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _happen_once(part: Node, results: Sequence[Tensor]) -> None:
     if MODE.trace is None:
-        lazy.flush(results)
+        flushing.flush(results)
         return
     MODE.trace.calls_back()
     b = Builder(part.where)

@@ -22,36 +22,36 @@ from stratal.graph.node import Node, constant, graph_input, topological
 from stratal.ops.control.custom import Watch, Watched
 from stratal.tensor.arguments import check_function
 from stratal.tensor.build import as_tensor, where_now
-from stratal.tensor.calls.kept import kept
-from stratal.tensor.calls.recorded import backward_of
+from stratal.tensor.calls.call_cache import cached_call
+from stratal.tensor.calls.step_cache import backward_of
 from stratal.tensor.functions.elementwise import FUNCTIONS
 from stratal.tensor.lazy.exports import hand_out
 from stratal.tensor.tensor import Tensor, wrap
 from stratal.tensor.transformations.regions import RegionTrace
-from stratal.tensor.values import values
-from stratal.tensor.values.alive import LEAVES, LIVE, earlier
-from stratal.tensor.values.handle import (
-    CONSTANT,
-    STOPPED,
-    TRACKED,
-    USED_UP,
-    Handle,
-    leaf_of,
-    set_leaf,
-    stand_for,
-)
-from stratal.tensor.values.handles import (
-    held_of,
-    look,
+from stratal.tensor.values import node_values
+from stratal.tensor.values.binding import (
+    lazy_value_of,
+    node_and_track,
     node_of,
     rebind,
     takes_gradients,
     track_of,
     versions_of,
 )
+from stratal.tensor.values.handle import (
+    CONSTANT,
+    CONSUMED,
+    STOPPED,
+    TRACKED,
+    Handle,
+    leaf_of,
+    set_leaf,
+    set_node,
+)
+from stratal.tensor.values.live import LEAVES, LIVE, earlier_nodes
 from stratal.tensor.values.state import MODE, ModeBlock, enable_grad, tracing
 
-_SUM = kept(FUNCTIONS["add"])
+_SUM = cached_call(FUNCTIONS["add"])
 
 
 def _seed(output: Tensor, gradient: Any, where: tuple[SourceLine, ...]) -> Node:
@@ -71,7 +71,7 @@ def _seed(output: Tensor, gradient: Any, where: tuple[SourceLine, ...]) -> Node:
 
 
 def _check_tracked(output: Tensor) -> None:
-    if output._track == USED_UP:
+    if output._track == CONSUMED:
         raise NotDifferentiableError(
             "backward: the history of this tensor is used up",
             got=f"{output.type}: an update overwrote what it needs, or it stayed in a compiled call",
@@ -152,7 +152,7 @@ def _known_versions(tensor: Tensor) -> list[Node]:
     if MODE.trace is not None:
         return versions_of(tensor)
     node = tensor._node
-    return earlier(tensor) if node is None else [node, *earlier(tensor)]
+    return earlier_nodes(tensor) if node is None else [node, *earlier_nodes(tensor)]
 
 
 def _taker_nodes() -> set[Node]:
@@ -183,7 +183,7 @@ def _accumulate(target: Tensor, node: Node, track: int) -> None:
     elif track == TRACKED:
         target.grad = known + wrap(node, track)
     else:
-        rebind(known, Builder(node.where).add(look(known)[0], node), STOPPED)
+        rebind(known, Builder(node.where).add(node_and_track(known)[0], node), STOPPED)
 
 
 def _add(target: Tensor, gradient: Tensor) -> None:
@@ -192,7 +192,7 @@ def _add(target: Tensor, gradient: Tensor) -> None:
     if known is None:
         target.grad = gradient
     else:
-        rebind(known, held_of(_SUM(known, gradient))[0], STOPPED)
+        rebind(known, lazy_value_of(_SUM(known, gradient))[0], STOPPED)
 
 
 # -- of tensors ----------------------------------------------------------------------------------------------
@@ -266,10 +266,10 @@ def _variable(t: Tensor) -> Tensor:
     if MODE.trace is not None:
         made = wrap(graph_input("", t.type), TRACKED)
     elif t._storage is not None:
-        made = wrap(values.leaf(t._storage))
-        stand_for(made, leaf_of(made), TRACKED)
+        made = wrap(node_values.leaf(t._storage))
+        set_node(made, leaf_of(made), TRACKED)
     else:
-        made = wrap(values.pending_leaf(node_of(t)), TRACKED)
+        made = wrap(node_values.pending_leaf(node_of(t)), TRACKED)
     set_leaf(made, True)
     if MODE.trace is None:
         note(LEAVES, made)
@@ -477,7 +477,7 @@ def watched(name: str, tensors: Sequence[Tensor], watcher: Callable[[Gradients],
 
     It is called once per sweep, when all their gradients are known, on tensors that are computed when read.
     """
-    nodes = [look(t)[0] for t in tensors]
+    nodes = [node_and_track(t)[0] for t in tensors]
     types = [node.aval for node in nodes]
 
     def passed(cotangents: Sequence[Node | None]) -> list[Node | None]:

@@ -24,9 +24,9 @@ from stratal.tensor.build import as_tensor, call, where_now
 from stratal.tensor.functions.shapes import concat, narrow
 from stratal.tensor.tensor import Tensor, wrap
 from stratal.tensor.transformations.regions import RegionTrace, keep_effect
-from stratal.tensor.values import values
+from stratal.tensor.values import node_values
+from stratal.tensor.values.binding import node_and_track, node_of, rebind_all
 from stratal.tensor.values.handle import STOPPED, TRACKED, AnyHandle, Handle
-from stratal.tensor.values.handles import look, node_of, rebind_all
 from stratal.tensor.values.state import MODE, tracing
 
 Axes = Any  # an int, None, or a container of these that is like the values, or like their outer part
@@ -39,7 +39,7 @@ class _Rows(RegionTrace):
     def __init__(self, randomness: Randomness) -> None:
         super().__init__("vmap", MODE.trace)
         self.randomness = randomness
-        self.row = values.placeholder("row", INDEX, self.name)
+        self.row = node_values.placeholder("row", INDEX, self.name)
 
     def drawn(self, key: AnyHandle) -> AnyHandle:
         """Return the key a row draws with."""
@@ -176,8 +176,9 @@ def _map(
         found, out_structure = _results(result)
         changed: list[tuple[Handle, int | None, Node, int]]
         changed = [(c.tensor, None, c.node, c.track) for c in trace.written()]
-        changed += [(a.whole, a.axis, *look(a.row)) for a in arguments if node_of(a.row) is not a.node]
-        inside = [look(t) for t in found]
+        rows = [a for a in arguments if node_of(a.row) is not a.node]
+        changed += [(a.whole, a.axis, *node_and_track(a.row)) for a in rows]
+        inside = [node_and_track(t) for t in found]
     trace.closed = True
     places = _axes_of("out_axes", out_axes, result)
     wanted = trace.resolved([n for n, _ in inside] + [n for _, _, n, _ in changed] + trace.tokens)
@@ -196,9 +197,9 @@ def _map(
 
 def _row_of(b: Builder, t: Tensor, axis: int, trace: _Rows, given: dict[Node, Node]) -> _Argument:
     """Return the row of an argument, and note in `given` what it stands for."""
-    whole, track = look(t)
+    whole, track = node_and_track(t)
     axis = _axis_in(t, axis)
-    node = values.placeholder("", TensorType(t.dtype, t.shape[:axis] + t.shape[axis + 1 :]), trace.name)
+    node = node_values.placeholder("", TensorType(t.dtype, t.shape[:axis] + t.shape[axis + 1 :]), trace.name)
     given[node] = moved_axis(b, whole, axis, 0)
     with tracing(trace):
         row = wrap(node, track)

@@ -21,8 +21,16 @@ from stratal.graph.node import Const, Input, Node, graph_input, items, topologic
 from stratal.tensor.arrays import Array
 from stratal.tensor.build import as_tensor, nodes_and_track
 from stratal.tensor.tensor import Tensor, wrap
-from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED, AnyHandle, Handle, disturb, give_gradient
-from stratal.tensor.values.handles import is_leaf, look, rebind_all
+from stratal.tensor.values.binding import is_leaf, node_and_track, rebind_all
+from stratal.tensor.values.handle import (
+    CONSTANT,
+    STOPPED,
+    TRACKED,
+    AnyHandle,
+    Handle,
+    give_gradient,
+    invalidate,
+)
 from stratal.tensor.values.state import MODE, no_grad, tracing
 from stratal.tensor.values.trace import Cell, Trace
 
@@ -60,7 +68,7 @@ class RegionTrace(Trace):
         with tracing(self.parent):
             return self.parent.text(tensor, spec, name, gradient)
 
-    def look(self, tensor: Handle) -> tuple[Node, int]:
+    def node_and_track(self, tensor: Handle) -> tuple[Node, int]:
         if tensor._trace is self:
             assert tensor._node is not None
             return tensor._node, tensor._track
@@ -72,7 +80,7 @@ class RegionTrace(Trace):
     def around(self, tensor: Handle) -> tuple[Node, int]:
         """Return what a tensor holds around this region."""
         with tracing(self.parent):
-            node, track = look(tensor)
+            node, track = node_and_track(tensor)
         self.reads_tracked |= track == 1
         return node, track
 
@@ -104,7 +112,7 @@ class RegionTrace(Trace):
         if tensor._trace is self:
             return tensor._grad
         if self.parent is None:
-            disturb(tensor._grad)
+            invalidate(tensor._grad)
             return tensor._grad
         return self.parent.read_grad(tensor)
 
@@ -152,7 +160,7 @@ class Region:
             self.trace.arguments += fresh
             results, self.extra = body(fresh)
             self.result_tensors = results
-            inside = [look(t)[0] for t in (*results, *self.threaded)]
+            inside = [node_and_track(t)[0] for t in (*results, *self.threaded)]
             made = self.trace.resolved(inside + self.trace.tokens)
             ends = len(results), len(inside)
             self.results, self.threaded_results = made[: ends[0]], made[ends[0] : ends[1]]

@@ -1,9 +1,9 @@
-"""Counts what may wait for its value: a loop that never asks for one is computed piece by piece.
+"""Bounds pending work: a loop that never reads a value is computed piece by piece.
 
 A piece ends with the op, and at the line, that the last one ended with: it holds whole turns of the loop, so
 that its program is found again. Where it is not, as in a loop that writes elsewhere in every turn, pieces get
 smaller: they compile sooner, and come again sooner. Where sizes change from turn to turn, each turn is a
-piece: a program for all sizes serves it (`lazy/sizes`).
+piece: a program for all sizes serves it (`lazy/symbolic_sizes`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Final
 
 from stratal.base.source import SourceLine
 from stratal.base.weak import note
-from stratal.tensor.values.alive import Handles
 from stratal.tensor.values.handle import Handle
+from stratal.tensor.values.live import Handles
 
 Origin = tuple[str | SourceLine | None, ...]  # the name of an op, and its line
 
@@ -25,17 +25,17 @@ MOST_ANEW: Final = 3  # pieces in a row whose programs were new; the first may h
 FOR_GRADIENTS: Final = 4  # times as many: what a backward pass reads had better run together with it
 TURN_OPS: Final = 64  # a turn whose sizes change has as many ops at least
 MOST_ORIGINS: Final = 1 << 10
-MOST_BYTES: Final = 1 << 28  # of operands that nobody else holds, such as the batches of an epoch
+MOST_BYTES: Final = 1 << 28  # of operands without other references, such as the batches of an epoch
 
 
 class Backlog:
-    """Ops of one thread, and bytes of their operands, since somebody looked at what really waits.
+    """Ops of one thread, and bytes of their operands, since what really waits was counted.
 
-    `relieve(tensor, origin)` does so when there are too many: it computes a piece, or corrects the counts;
+    `flush_some(tensor, origin)` is called at the bound: it computes a piece, or corrects the counts;
     `compute_all()` ends a turn. `write_view(tensor, value, track)` returns whether it wrote a view at once.
     """
 
-    relieve: ClassVar[Callable[..., None]]
+    flush_some: ClassVar[Callable[..., None]]
     compute_all: ClassVar[Callable[[], None]]
     write_view: ClassVar[Callable[..., bool]]
 
@@ -60,7 +60,7 @@ class Backlog:
         self.clear()
 
     def note_program(self, anew: bool) -> None:
-        """Hear whether a program was compiled for the last piece."""
+        """Note whether a program was compiled for the last piece."""
         self.anew = self.anew + 1 if anew else 0
         if self.anew == MOST_ANEW:
             self.piece_ops, self.anew = max(self.piece_ops // 4, LEAST_OPS), 0
@@ -86,7 +86,7 @@ class Backlog:
         if self.full:
             late = self.ops >= 2 * self.most_ops or self.nbytes >= 2 * MOST_BYTES
             if late or self.end is None or origin == self.end:
-                self.relieve(tensor, origin)
+                self.flush_some(tensor, origin)
 
     def note_sizes(self, origin: Hashable, sizes: Any) -> None:
         """Compute what waits if a turn begins here, with other sizes than the turn before."""

@@ -24,7 +24,7 @@ _FEW: Final = 8
 _EVERYWHERE: Final = (0, 1 << 62)
 
 
-class Outside(NamedTuple):
+class ExportedMemory(NamedTuple):
     """An array that NumPy sees, and the ops that take it of the origin."""
 
     owner: weakref.ref[Export]
@@ -49,7 +49,7 @@ class Outside(NamedTuple):
 class Memory:
     """What an origin and its views have in common; `guarded` where a compiled function writes it.
 
-    Where somebody `outside` sees it, through NumPy, its members hold views of one array as their values.
+    Once exported to NumPy (`outside`), the values of its members are views of one array.
     """
 
     __slots__ = ("_room", "guarded", "members", "outside", "type")
@@ -58,7 +58,7 @@ class Memory:
         self.type: Final = type_
         self.members: list[weakref.ref[Any]] = []
         self.guarded = False
-        self.outside: Outside | None = None
+        self.outside: ExportedMemory | None = None
         self._room = _FEW
 
     def add(self, handle: Any) -> None:

@@ -60,7 +60,7 @@ EPOCH = [object()]  # another one whenever a Python value may change that compil
 
 
 def note_mutation() -> None:
-    """Tell compiled functions that a Python value they froze may have changed."""
+    """Notify compiled functions that a Python value they froze may have changed."""
     EPOCH[0] = object()
 
 

@@ -15,22 +15,22 @@ from stratal.graph.builder import Builder
 from stratal.graph.graph import substitute
 from stratal.graph.node import Node
 from stratal.tensor.arrays import Array
-from stratal.tensor.values import values
+from stratal.tensor.values import node_values
 from stratal.tensor.values.handle import (
     CONSTANT,
+    CONSUMED,
     TRACKED,
-    USED_UP,
     AnyHandle,
     Handle,
     Scope,
-    begin,
-    disturb,
     give_gradient,
+    invalidate,
     set_leaf,
-    stand_for,
+    set_node,
+    view_of_itself,
 )  # fmt: skip
 from stratal.tensor.values.memory import Memory
-from stratal.tensor.values.rewrites import Write, rewritten
+from stratal.tensor.values.view_writes import Write, rewritten
 
 
 class Cell:
@@ -109,12 +109,12 @@ class Trace(Scope):
         return key
 
     def draws_once(self) -> None:
-        """Hear that initial values are drawn, by NumPy's generators."""
+        """Note that initial values are drawn, by NumPy's generators."""
         if self.parent is not None:
             self.parent.draws_once()
 
     def calls_back(self) -> None:
-        """Hear that a Python function is called by each run."""
+        """Note that a Python function is called by each run."""
         if self.parent is not None:
             self.parent.calls_back()
 
@@ -141,8 +141,8 @@ class Trace(Scope):
         """Return the cell of a tensor from before the capture."""
         cell = self.cells.get(id(tensor))
         if cell is None:
-            node = values.placeholder(label, tensor.type, self.name)
-            track = tensor._track if tensor._track in (TRACKED, USED_UP) else CONSTANT
+            node = node_values.placeholder(label, tensor.type, self.name)
+            track = tensor._track if tensor._track in (TRACKED, CONSUMED) else CONSTANT
             cell = self.cells[id(tensor)] = Cell(tensor, node, track)
             self.replay_writes(cell)
         return cell
@@ -183,7 +183,7 @@ class Trace(Scope):
     def regroup(self, x: Handle, made: Handle) -> None:
         """Note a tensor of another shape: how `x` lies in memory decides whether it is a view or a copy."""
         if self.decides(x):
-            memory = (made._view or begin(made)).memory
+            memory = (made._view or view_of_itself(made)).memory
             self.regrouped[id(memory)] = memory
 
     def text(self, tensor: Handle, spec: str | None, name: str, gradient: str) -> str | None:
@@ -192,7 +192,7 @@ class Trace(Scope):
         """
         return None
 
-    def look(self, tensor: Handle) -> tuple[Node, int]:
+    def node_and_track(self, tensor: Handle) -> tuple[Node, int]:
         """Return what a tensor holds inside, and what it is to gradients."""
         if tensor._trace is self:
             assert tensor._node is not None
@@ -217,14 +217,14 @@ class Trace(Scope):
             self._supersede(tensor)
             node = Builder(node.where).stop_gradient(node)
         if tensor._trace is self:
-            stand_for(tensor, node, track)
+            set_node(tensor, node, track)
             return
         cell = self.enter(tensor)
         cell.node, cell.track = node, track
 
     def _supersede(self, leaf: Handle) -> None:
         """Remember what a leaf, about to be changed, stands for: its gradient is the leaf's."""
-        self.versions[id(leaf)] = weakref.ref(leaf), [*self.earlier(leaf), self.look(leaf)[0]]
+        self.versions[id(leaf)] = weakref.ref(leaf), [*self.earlier(leaf), self.node_and_track(leaf)[0]]
 
     def earlier(self, tensor: Handle) -> list[Node]:
         """Return the nodes a leaf stood for inside before it was changed in place."""
@@ -240,14 +240,14 @@ class Trace(Scope):
         """Let a tensor take gradients itself from now on, or no longer."""
         if self.is_leaf(tensor):
             self._supersede(tensor)
-        node, _ = self.look(tensor)
+        node, _ = self.node_and_track(tensor)
         if leaf:
             b = Builder(node.where)
             self.num_leaves += 1
             node = b.barrier(b.stop_gradient(node), id=self.num_leaves)
         track = 1 if leaf else 0
         if tensor._trace is self:
-            stand_for(tensor, node, track)
+            set_node(tensor, node, track)
             set_leaf(tensor, leaf)
         else:
             cell = self.enter(tensor)
@@ -272,7 +272,7 @@ class Trace(Scope):
         if found is not None:
             return found[1]
         self.grads_read.setdefault(id(tensor), (tensor, tensor._grad))
-        disturb(tensor._grad)
+        invalidate(tensor._grad)
         return tensor._grad
 
     def write_grad(self, tensor: Handle, grad: Handle | None) -> None:

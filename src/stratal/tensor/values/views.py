@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratal.tensor.values.handle import AnyHandle, Handle, attach, begin
+from stratal.tensor.values.deferred import Relation
+from stratal.tensor.values.handle import AnyHandle, Handle, attach, view_of_itself
 from stratal.tensor.values.memory import Ops, View
-from stratal.tensor.values.promises import Relation
 from stratal.tensor.values.state import MODE
 from stratal.tensor.values.view_ops import Layout
 
@@ -27,7 +27,7 @@ def join(
 def showing(base: Handle, detached: bool = False) -> tuple[View, object]:
     """Return how a tensor shows its memory, and the group of new views of it; None for its own."""
     group = object() if detached or (base._track and not MODE.grad) else None
-    return base._view or begin(base), group
+    return base._view or view_of_itself(base), group
 
 
 def shares_memory(a: Handle, b: Handle) -> bool:
@@ -35,7 +35,7 @@ def shares_memory(a: Handle, b: Handle) -> bool:
     return a is b or (a._view is not None and b._view is not None and a._view.memory is b._view.memory)
 
 
-# -- views that a recorded call gives ------------------------------------------------------------------------
+# -- views that a cached call returns ------------------------------------------------------------------------
 def relation_of(made: Handle, operands: Sequence[Handle]) -> Relation | None:
     """Return of which operand a result is a view."""
     view = made._view
@@ -51,7 +51,7 @@ def relation_of(made: Handle, operands: Sequence[Handle]) -> Relation | None:
 
 
 def relate(made: Handle, relation: Relation, operands: Sequence[Handle]) -> None:
-    """Let a result of a recorded call be the view that it was when the call was recorded."""
+    """Make a result of a cached call the view that it was when the call was traced."""
     if relation.operand >= 0:
         join(made, operands[relation.operand], relation.ops, relation.detached)
     else:

@@ -1,4 +1,4 @@
-"""What a handle holds, as this thread's trace sees it: reading it, and giving it another value."""
+"""Reading and rebinding tensors: the node of a tensor in this thread's trace, in-place writes, aliases."""
 
 from __future__ import annotations
 
@@ -14,76 +14,86 @@ from stratal.base.weak import note
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.runtime.storage import Array, Storage
-from stratal.tensor.values import immediate, values
-from stratal.tensor.values.alive import LEAVES, LIVE, SEVERAL, adopt, earlier, enlist, share, supersede
+from stratal.tensor.values import immediate_values, node_values
 from stratal.tensor.values.backlog import HERE
+from stratal.tensor.values.deferred import Deferred, DeferredLeaf
 from stratal.tensor.values.handle import (
     CONSTANT,
+    CONSUMED,
     STOPPED,
     TRACKED,
-    USED_UP,
+    Destination,
     Handle,
-    Held,
+    LazyValue,
     State,
-    become,
-    become_all,
-    change,
-    disturb,
     enter_trace,
     initialize,
+    invalidate,
     leaf_of,
     relocate,
+    restore_state,
     retain_gradient,
     retype,
     set_leaf,
-    stand_for,
+    set_node,
+    set_state,
+    set_states,
     state_of,
 )
+from stratal.tensor.values.live import (
+    LEAVES,
+    LIVE,
+    SEVERAL,
+    earlier_nodes,
+    note_earlier_node,
+    register_live,
+    share,
+    take_ownership,
+)
 from stratal.tensor.values.memory import View
-from stratal.tensor.values.promises import Promise, PromisedLeaf
-from stratal.tensor.values.rewrites import Write, rewritten
 from stratal.tensor.values.state import MODE, note_mutation
 from stratal.tensor.values.trace import refuse
+from stratal.tensor.values.view_writes import Write, rewritten
 
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 # -- reading -------------------------------------------------------------------------------------------------
-def look(tensor: Handle) -> tuple[Node, int]:
+def node_and_track(tensor: Handle) -> tuple[Node, int]:
     """Return the node of a tensor, as this thread's trace sees it, and what it is to gradients."""
-    held, track = held_of(tensor)
-    return held if held.__class__ is Node else tensor._node, track  # type: ignore[return-value]
+    ir, track = lazy_value_of(tensor)
+    return ir if ir.__class__ is Node else tensor._node, track  # type: ignore[return-value]
 
 
-def held_of(tensor: Handle) -> tuple[Node | Promise, int]:
-    """Return the node of a tensor or, outside of traces, the promise of one, and what it is to gradients."""
+def lazy_value_of(tensor: Handle) -> tuple[Node | Deferred, int]:
+    """Return the node of a tensor or, outside of traces, its deferred value, and what it is to gradients."""
     trace = MODE.trace
     if trace is not None:
-        return trace.look(tensor)
+        return trace.node_and_track(tensor)
     if tensor._trace is not None:
         refuse_traced(tensor, "this op")
     if SEVERAL:
-        adopt(tensor)
-    held, storage = tensor._held, tensor._storage
+        take_ownership(tensor)
+    ir, storage = tensor._ir, tensor._storage
     if storage is not None and storage._exports is not None:
-        held = _node_now(tensor)
+        ir = _node_after_external_writes(tensor)
         HERE.backlog.note_operand(tensor)
-    elif held is None:
-        held = leaf_of(tensor)
+    elif ir is None:
+        ir = leaf_of(tensor)
         HERE.backlog.note_operand(tensor)
-    elif held.__class__ is PromisedLeaf:
-        held = held.node()
-    return held, tensor._track  # type: ignore[return-value]
+    elif ir.__class__ is DeferredLeaf:
+        ir = ir.node()
+    return ir, tensor._track  # type: ignore[return-value]
 
 
-def _node_now(tensor: Handle, known: Set[int] = frozenset()) -> Node:
+def _node_after_external_writes(tensor: Handle, known: Set[int] = frozenset()) -> Node:
     """Return the node of what stands now in a stored tensor whose memory is, or was, seen outside. Of its
     memory, those whose value is newer are `known`, by id.
     """
     storage, node = tensor._storage, tensor._node
     before = node
     assert storage is not None
-    value = None if node is None else values.finished(node)
+    value = None if node is None else node_values.finished(node)
     written = node is not None and value is not storage and (value is None or not _same(value, storage))
     if node is not None and written:
         _overwritten(tensor, node)
@@ -92,25 +102,25 @@ def _node_now(tensor: Handle, known: Set[int] = frozenset()) -> Node:
         with ATOMIC if written else DEFERRED:
             node = leaf_of(tensor, before)
             if written:
-                _spread_from_outside(tensor, known)
+                _update_views_after_external_write(tensor, known)
     elif value is not storage and not storage.exported:
-        values.finish(node, storage, tensor)
+        node_values.finish(node, storage, tensor)
     return node
 
 
-def _spread_from_outside(tensor: Handle, known: Set[int]) -> None:
-    """Give members of a memory that hold no view of the array outside what somebody wrote there."""
+def _update_views_after_external_write(tensor: Handle, known: Set[int]) -> None:
+    """After a write by NumPy, update the aliases that are not views of the array it sees."""
     view = tensor._view
     if view is not None:
         outside = view.memory.outside
         same = [] if outside is None else [t for t in view.memory.alive() if outside.shown_by(t)]
-        spread([tensor], known={id(t) for t in (tensor, *same)} | known)
+        update_views([tensor], known={id(t) for t in (tensor, *same)} | known)
 
 
 def _overwritten(tensor: Handle, node: Node) -> None:
-    """Take note that somebody outside gave a tensor another value."""
+    """Note that NumPy wrote another value to a tensor."""
     if tensor._leaf:
-        supersede(tensor, node)
+        note_earlier_node(tensor, node)
     elif tensor._track == TRACKED:
         raise NotDifferentiableError(
             "numpy: a tensor with a history was overwritten from outside", got=str(tensor.type),
@@ -132,7 +142,7 @@ def _same_bits(x: Array, y: Array) -> bool:
 
 
 def node_of(tensor: Handle) -> Node:
-    return look(tensor)[0]
+    return node_and_track(tensor)[0]
 
 
 def track_of(tensor: Handle) -> int:
@@ -148,7 +158,7 @@ def takes_gradients(tensor: Handle) -> bool:
 def versions_of(tensor: Handle) -> list[Node]:
     """Return the nodes whose gradients are those of a tensor: a leaf changed in place is one variable."""
     trace = MODE.trace
-    before = earlier(tensor) if trace is None else trace.earlier(tensor)
+    before = earlier_nodes(tensor) if trace is None else trace.earlier(tensor)
     return list(dict.fromkeys((node_of(tensor), *before)))
 
 
@@ -164,8 +174,8 @@ def refuse_traced(tensor: Handle, asked: str) -> None:
 
 
 # -- writing -------------------------------------------------------------------------------------------------
-def place(made: Handle) -> None:
-    """Tell whoever must know of a handle that holds a node."""
+def register(made: Handle) -> None:
+    """Register a new tensor that has a node: with its trace, or as live, unless its value is known."""
     trace = MODE.trace
     if trace is not None:
         enter_trace(made, trace)
@@ -173,53 +183,53 @@ def place(made: Handle) -> None:
         return
     node = made._node
     assert node is not None
-    known = values.finished(node)
+    known = node_values.finished(node)
     if known is not None:
         if made._track == TRACKED:
-            become(made, known, node, TRACKED)
-            enlist(made)
+            set_state(made, known, node, TRACKED)
+            register_live(made)
         else:  # a leaf of its own: writing one spares the other
-            become(made, known, None, track_of_value(made, made._track))
+            set_state(made, known, None, track_of_value(made, made._track))
         share(made, *_holder(node, known))
         return
     if MODE.eager is not None:
-        enlist(made)
+        register_live(made)
         MODE.eager(made)
         return
-    found = immediate.value_of(node) if HERE.at_once and made._track in (CONSTANT, STOPPED) else None
+    found = immediate_values.value_of(node) if HERE.at_once and made._track in (CONSTANT, STOPPED) else None
     if found is not None:
-        become(made, found, None, made._track)
+        set_state(made, found, None, made._track)
         return
-    enlist(made)
+    register_live(made)
     HERE.backlog.note_result(made, 1, (node.op.name, *node.where))
 
 
 def _holder(node: Node, storage: Storage) -> list[Handle]:
     """Return the handle that a storage is shared with by whoever takes it from a node."""
-    found = values.holder(node)
+    found = node_values.holder(node)
     return [found] if found is not None and found._storage is storage else []
 
 
-def rebind(tensor: Handle, held: Node | Promise, track: int) -> None:
+def rebind(tensor: Handle, ir: Node | Deferred, track: int) -> None:
     """Give this handle a new value of the same type, and views of the same memory theirs."""
     view = tensor._view
     if view is None or (not view.ops and len(view.memory.alive()) < 2):
-        give(tensor, *_with_history(tensor, held, track))
-    elif not view.ops or MODE.trace is not None or not HERE.backlog.write_view(tensor, held, track):
-        rebind_all([(tensor, held, track)])
+        assign_value(tensor, *_with_history(tensor, ir, track))
+    elif not view.ops or MODE.trace is not None or not HERE.backlog.write_view(tensor, ir, track):
+        rebind_all([(tensor, ir, track)])
 
 
-def rebind_all(changes: Sequence[tuple[Handle, Node | Promise, int]]) -> None:
+def rebind_all(changes: Sequence[tuple[Handle, Node | Deferred, int]]) -> None:
     """Give some handles new values, those that show one memory consistent ones: all of them, or none."""
     new = Changes()
     for tensor, _, _ in changes:
         if tensor._view is not None:
             _check(tensor, tensor._view)
             if MODE.trace is None:
-                _hear(tensor._view.memory.alive())
-    for tensor, held, track in changes:
-        new.add(tensor, *_with_history(tensor, held, track))
-    spread([tensor for tensor, _, _ in changes], new)
+                _note_external_writes(tensor._view.memory.alive())
+    for tensor, ir, track in changes:
+        new.add(tensor, *_with_history(tensor, ir, track))
+    update_views([tensor for tensor, _, _ in changes], new)
 
 
 def _check(tensor: Handle, view: View) -> None:
@@ -240,57 +250,59 @@ def _check(tensor: Handle, view: View) -> None:
 
 
 class Changes:
-    """New values of several handles, given in one step: no signal handler sees half of it, and no error that
-    comes before it has changed anything. A trace takes each at once: nobody sees one that was cut short.
+    """New values of several handles, assigned in one step: no signal handler sees half of it, and no earlier
+    error has changed anything. A trace takes each at once: an interrupted one is dropped.
     """
 
     def __init__(self) -> None:
         self._states: dict[int, tuple[Handle, State]] = {}
 
-    def add(self, tensor: Handle, held: Node | Promise, track: int) -> None:
+    def add(self, tensor: Handle, ir: Node | Deferred, track: int) -> None:
         if MODE.trace is not None:
-            give(tensor, held, track)
+            assign_value(tensor, ir, track)
         else:
-            self._states[id(tensor)] = tensor, _state_with(tensor, held, track)
+            self._states[id(tensor)] = tensor, _state_with(tensor, ir, track)
 
-    def look(self, tensor: Handle) -> tuple[Node, int]:
+    def node_and_track(self, tensor: Handle) -> tuple[Node, int]:
         """Return the node of a tensor, and what it is to gradients, once the changes are made."""
         if id(tensor) not in self._states:
-            return look(tensor)
-        storage, held, track, *home = self._states[id(tensor)][1]
-        if held is None:
-            held = values.leaf(storage, holder=tensor)
-            self._states[id(tensor)] = tensor, (storage, held, track, *home)
-        return held if isinstance(held, Node) else held.node(), track
+            return node_and_track(tensor)
+        storage, ir, track, *destination = self._states[id(tensor)][1]
+        if ir is None:
+            ir = node_values.leaf(storage, holder=tensor)
+            self._states[id(tensor)] = tensor, (storage, ir, track, *destination)
+        return ir if isinstance(ir, Node) else ir.node(), track
 
     def make(self) -> None:
         """Give every handle its value."""
         changes = list(self._states.values())
         before = [(tensor, state_of(tensor)) for tensor, _ in changes]
         for tensor, _ in changes:
-            disturb(tensor)
-        become_all(changes)
+            invalidate(tensor)
+        set_states(changes)
         try:
             for tensor, _ in changes:
-                _given(tensor)
+                _finish_assignment(tensor)
         except BaseException:  # of the interpreter of eager mode
             for tensor, state in before:
                 if state[0] is None:
-                    enlist(tensor)
-            become_all(before)
+                    register_live(tensor)
+            set_states(before)
             raise
 
 
-def _hear(tensors: Iterable[Handle], known: Set[int] = frozenset()) -> None:
-    """Take note of what somebody outside wrote to the memory of these tensors; the values of those that are
-    `known`, by id, are newer.
+def _note_external_writes(tensors: Iterable[Handle], known: Set[int] = frozenset()) -> None:
+    """Note what NumPy wrote to the memory of these tensors; the values of those that are `known`, by id, are
+    newer.
     """
     for t in tensors:
         if t._trace is None and t._storage is not None and t._storage._exports is not None:
-            _node_now(t, known)
+            _node_after_external_writes(t, known)
 
 
-def spread(written: Sequence[Handle], new: Changes | None = None, known: Set[int] | None = None) -> None:
+def update_views(
+    written: Sequence[Handle], new: Changes | None = None, known: Set[int] | None = None
+) -> None:
     """Give the other views of what was written, with values that agree, the values they have now; those that
     are `new` together with what is written. Those that are `known`, by id, have theirs.
     """
@@ -305,21 +317,21 @@ def spread(written: Sequence[Handle], new: Changes | None = None, known: Set[int
         others = [t for t in view.memory.alive() if id(t) not in known]
         if trace is None:
             others = [t for t in others if t._trace is None]
-            _hear(others, known)
+            _note_external_writes(others, known)
         else:
-            others = trace.seen(Write(view, *look(tensor), MODE.grad), others) if others else []
+            others = trace.seen(Write(view, *node_and_track(tensor), MODE.grad), others) if others else []
         if others:
             line = user_line()
-            done = [Write(view, *new.look(tensor), MODE.grad)]
+            done = [Write(view, *new.node_and_track(tensor), MODE.grad)]
             for t in sorted(others, key=lambda t: len(t._view.ops)):
                 _rewrite(t, t._view, done, () if line is None else (line,), new)
     new.make()
     if trace is None and not outside:
         for tensor in written:
-            _leave_outside(tensor)
+            _copy_exported(tensor)
 
 
-def _leave_outside(tensor: Handle) -> None:
+def _copy_exported(tensor: Handle) -> None:
     """Part from the array outside, which a write here does not reach: all members of the memory together."""
     view = tensor._view
     if view is None or view.memory.outside is None:
@@ -327,7 +339,7 @@ def _leave_outside(tensor: Handle) -> None:
     outside, view.memory.outside = view.memory.outside, None
     for t in view.memory.alive():
         if outside.shown_by(t):
-            disturb(t)
+            invalidate(t)
             relocate(t, t._storage, t._storage.copied())
 
 
@@ -337,11 +349,11 @@ def _rewrite(
     """Give a view its value after a write, the first of those that are known to be `done`."""
     first, last = done[0].view.span
     if view.span[0] <= last and first <= view.span[1]:  # else they share no element
-        new.add(tensor, *rewritten(view, (*new.look(tensor), is_leaf(tensor)), done, where))
-        done.append(Write(view, *new.look(tensor), MODE.grad))
+        new.add(tensor, *rewritten(view, (*new.node_and_track(tensor), is_leaf(tensor)), done, where))
+        done.append(Write(view, *new.node_and_track(tensor), MODE.grad))
 
 
-def _with_history(tensor: Handle, held: Node | Promise, track: int) -> tuple[Node | Promise, int]:
+def _with_history(tensor: Handle, ir: Node | Deferred, track: int) -> tuple[Node | Deferred, int]:
     """Return a new value of a handle, and what it is to gradients: a write they do not see leaves history."""
     if is_leaf(tensor):
         if MODE.grad:
@@ -349,34 +361,34 @@ def _with_history(tensor: Handle, held: Node | Promise, track: int) -> tuple[Nod
                 "in-place: a leaf that takes gradients cannot be changed in place", got=str(tensor.type),
                 hint="do it under st.no_grad(), or on a copy",
             )  # fmt: skip
-        return held, TRACKED
+        return ir, TRACKED
     if MODE.grad:
-        return held, track
+        return ir, track
     before = track_of(tensor)
-    if before == USED_UP:
-        return held, USED_UP
+    if before == CONSUMED:
+        return ir, CONSUMED
     if before == TRACKED:
-        node = held if isinstance(held, Node) else held.node()
+        node = ir if isinstance(ir, Node) else ir.node()
         return Builder(node.where).straight_through(node, node_of(tensor)), TRACKED
-    return held, STOPPED if track == TRACKED else track
+    return ir, STOPPED if track == TRACKED else track
 
 
-def give(tensor: Handle, held: Node | Promise, track: int) -> None:
+def assign_value(tensor: Handle, ir: Node | Deferred, track: int) -> None:
     """Give this handle, and no other, a new value of the same type."""
     trace = MODE.trace
     if trace is not None:
-        assert isinstance(held, Node)
-        trace.write(tensor, held, track)
+        assert isinstance(ir, Node)
+        trace.write(tensor, ir, track)
         return
-    state = _state_with(tensor, held, track)
-    disturb(tensor)
-    change(tensor, state)
-    _given(tensor)
+    state = _state_with(tensor, ir, track)
+    invalidate(tensor)
+    restore_state(tensor, state)
+    _finish_assignment(tensor)
 
 
-def _state_with(tensor: Handle, value: Node | Promise, track: int) -> State:
+def _state_with(tensor: Handle, value: Node | Deferred, track: int) -> State:
     """Return the state of a cell that stands for a node, whose value a flush will write to where its old
-    value lies. Whoever must know of it hears of it before, so that nobody overwrites what it needs.
+    value lies. Its users are registered before, so that none of their operands is overwritten.
     """
     if tensor._trace is not None:
         refuse_traced(tensor, "an in-place operator")
@@ -384,30 +396,30 @@ def _state_with(tensor: Handle, value: Node | Promise, track: int) -> State:
         MODE.step.setdefault(id(tensor), (tensor, state_of(tensor)))
     leaf = tensor._leaf
     if leaf and tensor._node is not None:
-        supersede(tensor, tensor._node)
-    held: Held = value
-    known = values.finished(value) if isinstance(value, Node) else None
+        note_earlier_node(tensor, tensor._node)
+    ir: LazyValue = value
+    known = node_values.finished(value) if isinstance(value, Node) else None
     if isinstance(value, Node) and known is not None:
         share(tensor, *_holder(value, known), storage=known)
         if leaf or track != TRACKED:
             return known, None, track_of_value(tensor, track), None, None
-    home, before = tensor._home, tensor._before
+    destination, before = tensor._destination, tensor._previous
     if tensor._storage is not None:
         if tensor._track != TRACKED or leaf:
-            home, before = (tensor._storage, tensor._node), None
+            destination, before = Destination(tensor._storage, tensor._node), None
         elif tensor._node is not None:
-            home, before = None, (tensor._node, tensor._track)
-    elif home is None and before is None and tensor._held is not None:
-        before = (tensor._held, tensor._track)
+            destination, before = None, (tensor._node, tensor._track)
+    elif destination is None and before is None and tensor._ir is not None:
+        before = (tensor._ir, tensor._track)
     if leaf:
-        held = values.pending_leaf(value) if isinstance(value, Node) else PromisedLeaf(value)
-    enlist(tensor)
+        ir = node_values.pending_leaf(value) if isinstance(value, Node) else DeferredLeaf(value)
+    register_live(tensor)
     if known is not None:
-        return known, held, track, None, None
-    return None, held, track, home, before
+        return known, ir, track, None, None
+    return None, ir, track, destination, before
 
 
-def _given(tensor: Handle) -> None:
+def _finish_assignment(tensor: Handle) -> None:
     """Complete a change, which has happened."""
     if tensor._storage is not None and (tensor._leaf or tensor._track != TRACKED):
         LIVE.pop(id(tensor), None)
@@ -420,7 +432,7 @@ def _given(tensor: Handle) -> None:
 
 def track_of_value(tensor: Handle, track: int) -> int:
     """Return what a tensor whose value is there, and which holds no node, is to gradients."""
-    return TRACKED if tensor._leaf else USED_UP if track == USED_UP else CONSTANT
+    return TRACKED if tensor._leaf else CONSUMED if track == CONSUMED else CONSTANT
 
 
 def take_value(made: Handle, source: Handle, leaf: bool = False) -> None:
@@ -428,28 +440,28 @@ def take_value(made: Handle, source: Handle, leaf: bool = False) -> None:
     storage = source._storage
     node, track = source._node, source._track
     if storage is None or storage.exported or MODE.trace is not None:
-        node, track = look(source)
-    if not hasattr(made, "_held"):
+        node, track = node_and_track(source)
+    if not hasattr(made, "_ir"):
         initialize(made, source.type, node, track)
     else:
         retype(made, source.type)
-        stand_for(made, node, track)
+        set_node(made, node, track)
         if made._guarded:
             note_mutation()
     if node is None:
-        become(made, storage, None, track)
+        set_state(made, storage, None, track)
         share(made, source)
     else:
-        place(made)
+        register(made)
     if leaf:
-        stand_for(made, made._node, CONSTANT)
+        set_node(made, made._node, CONSTANT)
         own_value(made, leaf=True)
 
 
 def become_leaf(made: Handle) -> None:
     """Let a tensor take gradients itself, also of what was computed from the node it holds."""
     set_leaf(made, True)
-    stand_for(made, made._node, TRACKED)
+    set_node(made, made._node, TRACKED)
     note(LEAVES, made)
 
 
@@ -461,13 +473,13 @@ def own_value(made: Handle, leaf: bool) -> None:
         return
     node = made._node
     if made._leaf and node is not None:
-        supersede(made, node)  # what was computed from it before is still its own
+        note_earlier_node(made, node)  # what was computed from it before is still its own
     set_leaf(made, leaf)
     if made._storage is not None:
         node = None
     elif node is not None:  # a leaf that waits may be another handle's, too
-        node = values.pending_leaf(values.pending(node) or node)
-    stand_for(made, node, TRACKED if leaf else CONSTANT)
+        node = node_values.pending_leaf(node_values.pending(node) or node)
+    set_node(made, node, TRACKED if leaf else CONSTANT)
     if made._guarded:
         note_mutation()
     if leaf:

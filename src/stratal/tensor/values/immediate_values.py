@@ -1,7 +1,7 @@
 """Small exact work runs at once: the value of a new node whose operands have theirs, by NumPy.
 
-It is the rule for the ops of a public call (`calls/kept`) all operands of which have their values, outside
-of captures and steps of optimizers, where no gradient is asked for:
+It is the rule for the ops of a public call (`calls/call_cache`) all operands of which have their values,
+outside of captures and steps of optimizers, where no gradient is asked for:
 
 | op | at once | because |
 |---|---|---|
@@ -25,7 +25,7 @@ from stratal.graph.op import Op
 from stratal.ops.families import Movement
 from stratal.ops.views.shapes import Broadcast
 from stratal.runtime.storage import Array, Storage
-from stratal.tensor.values import values
+from stratal.tensor.values import node_values
 
 SMALL: Final = 1 << 14  # elements
 MOVED_BYTES: Final = 1 << 24
@@ -57,7 +57,7 @@ def _is_move(node: Node, type_: Any) -> bool:
 
 def _array(node: Node, depth: int) -> Array | None:
     """Return the value of a node as an array, which may be a view of an operand's."""
-    known = values.finished(node)
+    known = node_values.finished(node)
     if known is not None:
         return known.array
     op = node.op

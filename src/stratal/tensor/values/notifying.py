@@ -1,4 +1,4 @@
-"""Containers that tell compiled functions of changes: a module's tables, an optimizer's lists."""
+"""Containers that notify compiled functions of changes: a module's tables, an optimizer's lists."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _announcing(method: F) -> F:
 
 
 class Table(dict[str, Any]):
-    """A dict that tells."""
+    """A dict that notifies of changes."""
 
     __setitem__ = _announcing(dict.__setitem__)
     __delitem__ = _announcing(dict.__delitem__)
@@ -36,7 +36,7 @@ class Table(dict[str, Any]):
 
 
 class Row(list[Any]):
-    """A list that tells."""
+    """A list that notifies of changes."""
 
     __setitem__ = _announcing(list.__setitem__)
     __delitem__ = _announcing(list.__delitem__)

@@ -1,7 +1,7 @@
-"""Calls whose graph is known: their results are promises, and nodes are made when somebody asks for one.
+"""Deferred values: results of calls whose graph is cached. Nodes are made when one is read.
 
-Calls read the promises of others. Where the same calls come again, the program they ended in runs on their
-operands, and no node is ever made (`recognized`).
+Operands of calls may be deferred themselves. Where the same calls come again, their cached program runs on
+the operands, and no node is ever made (`lazy/run_cache`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from stratal.base.source import SourceLine
 from stratal.base.types import Type
 from stratal.graph.node import Input, Node, make, topological
 from stratal.graph.op import Op
-from stratal.tensor.values import values
+from stratal.tensor.values import node_values
 
 
 class Row(NamedTuple):
@@ -47,7 +47,7 @@ class Result(NamedTuple):
 
 
 @final
-class Template:
+class CallTemplate:
     """The graph of one call. Values are numbered: first the operands, then the constants, then a row each."""
 
     __slots__ = (
@@ -70,10 +70,10 @@ class Template:
         self.layouts: list[Any] | None = None  # of operands, where they decide what is a view and what a copy
         self.numbers: list[Any] = []  # operands made of the floats of a call, after the tensors
         self.direct: Any = None  # what computes such a call at once, on small values that are there
-        self.program: tuple[Any, Any, list[int]] | None = None  # of a call that waited alone
+        self.program: tuple[Any, Any, list[int]] | None = None  # that computed this call and nothing else
         self.used = True  # since room was made for others
 
-    def gives_like(self, other: Template) -> bool:
+    def gives_like(self, other: CallTemplate) -> bool:
         """Return whether both give results of the same kinds."""
         mine, theirs = ([(r.node.type, r.track) for r in t.results] for t in (self, other))
         same = (self.container, self.draws, self.views) == (other.container, other.draws, other.views)
@@ -93,7 +93,7 @@ class Template:
 def template_of(
     operands: Sequence[Node], roots: Sequence[Node], tracks: Sequence[int], container: Any, *,
     lines: bool = False, draws: bool = False,
-) -> Template | None:  # fmt: skip
+) -> CallTemplate | None:  # fmt: skip
     """Return the template of some values over some inputs; None where they need others, or have effects.
 
     With `lines` each op keeps the lines it has, else it is one of the call's. `draws` says that the last
@@ -113,17 +113,17 @@ def template_of(
         scope, where = n.where[0].scope if n.where else (), n.where if lines else None
         rows.append(Row(n.op, tuple([numbers[i] for i in n.inputs]), n.type, scope, where))
     results = [Result(n, numbers[n], track) for n, track in zip(roots, tracks, strict=True)]
-    return Template(operands, constants, rows, results, container, draws)
+    return CallTemplate(operands, constants, rows, results, container, draws)
 
 
 @final
-class Call:
-    """A template applied to operands, at a line of the user's. An operand is a node, or a promise itself."""
+class PendingCall:
+    """A template applied to operands, at a line of the user's. An operand is a node, or deferred itself."""
 
     __slots__ = ("_nodes", "line", "operands", "template")
 
     def __init__(
-        self, template: Template, operands: Sequence[Node | Promise], line: SourceLine | None
+        self, template: CallTemplate, operands: Sequence[Node | Deferred], line: SourceLine | None
     ) -> None:
         self.template: Final = template
         self.operands: Final = operands
@@ -133,7 +133,7 @@ class Call:
     def nodes(self) -> list[Node]:
         """Return the nodes of the results; those of the calls before are made first, however many."""
         if self._nodes is None:
-            with values.NAMING:
+            with node_values.NAMING:
                 self._make()
         assert self._nodes is not None
         return self._nodes
@@ -143,22 +143,22 @@ class Call:
         while stack:
             call = stack[-1]
             if call._nodes is None:
-                before = [o.call for o in call.operands if isinstance(o, Promise) and o.call._nodes is None]
+                before = [o.call for o in call.operands if isinstance(o, Deferred) and o.call._nodes is None]
                 if before:
                     stack += before
                     continue
-                operands = [o.node() if isinstance(o, Promise) else o for o in call.operands]
+                operands = [o.node() if isinstance(o, Deferred) else o for o in call.operands]
                 call._nodes = call.template.nodes(operands, call.line)
             stack.pop()
 
 
 @final
-class Promise:
+class Deferred:
     """One result of a call, where a handle would hold its node."""
 
     __slots__ = ("call", "index")
 
-    def __init__(self, call: Call, index: int) -> None:
+    def __init__(self, call: PendingCall, index: int) -> None:
         self.call: Final = call
         self.index: Final = index
 
@@ -167,17 +167,17 @@ class Promise:
 
 
 @final
-class PromisedLeaf:
-    """What a parameter holds that an update gives a promise: an input of its own, where derivatives end."""
+class DeferredLeaf:
+    """A parameter whose update is deferred: an input of its own, where derivatives end."""
 
     __slots__ = ("known", "value")
 
-    def __init__(self, value: Promise) -> None:
+    def __init__(self, value: Deferred) -> None:
         self.value: Final = value
         self.known: Node | None = None
 
     def node(self) -> Node:
-        with values.NAMING:
+        with node_values.NAMING:
             if self.known is None:
-                self.known = values.pending_leaf(self.value.node())
+                self.known = node_values.pending_leaf(self.value.node())
             return self.known

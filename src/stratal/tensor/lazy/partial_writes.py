@@ -18,22 +18,22 @@ from stratal.base.weak import Note, note
 from stratal.graph.node import Node
 from stratal.graph.op import Op
 from stratal.runtime.storage import Array, Storage
-from stratal.tensor.lazy.execution import settle_in
-from stratal.tensor.lazy.lazy import value_of
-from stratal.tensor.values.alive import enlist, watched
+from stratal.tensor.lazy.execution import store_result
+from stratal.tensor.lazy.flushing import value_of
 from stratal.tensor.values.backlog import Backlog
+from stratal.tensor.values.deferred import Deferred
 from stratal.tensor.values.handle import (
     CONSTANT,
+    CONSUMED,
     TRACKED,
-    USED_UP,
     Handle,
-    become,
-    disturb,
     forget_node,
     initialize,
-    is_seen,
+    invalidate,
+    is_exported,
+    set_state,
 )
-from stratal.tensor.values.promises import Promise
+from stratal.tensor.values.live import is_observable, register_live
 from stratal.tensor.values.state import LOCK, MODE
 
 _FEW: Final = 4  # places that are written in one program
@@ -43,15 +43,15 @@ _PLACES = SESSION.cache(dict[int, Note[Handle]]())  # where a tensor was written
 
 def write_part(whole: Handle, ops: Sequence[Op], value: Handle) -> bool:
     """Write a value to what some ops of views take of a tensor; return whether it was done, by now."""
-    if not _takes(whole, ops) or not _is_plain(value, value._track):
+    if not _writes_in_place(whole, ops) or not _is_plain(value, value._track):
         return False
-    with LOCK, suppress(Exception):  # it is raised for whoever asks for that value
+    with LOCK, suppress(Exception):  # it is raised where that value is read
         _write(whole, ops, value_of(value, "a write").array)
         return True
     return False
 
 
-def _write_view(view: Handle, held: Node | Promise, track: int) -> bool:
+def _write_view(view: Handle, ir: Node | Deferred, track: int) -> bool:
     """Give a view another value, and what it is a view of."""
     shown = view._view
     assert shown is not None
@@ -65,16 +65,16 @@ def _write_view(view: Handle, held: Node | Promise, track: int) -> bool:
     first, last = shown.span
     if any(t._view.span[0] <= last and first <= t._view.span[1] for t in others[1:]):
         return False
-    if not _takes(base, shown.ops, beside=len(others)) or not _is_plain(view, track):
+    if not _writes_in_place(base, shown.ops, beside=len(others)) or not _is_plain(view, track):
         return False
     with LOCK, suppress(Exception):
-        value = initialize(Handle(), view.type, held, track)
-        enlist(value)
+        value = initialize(Handle(), view.type, ir, track)
+        register_live(value)
         array = value_of(value, "a write").array
         with ATOMIC:
             window = _write(base, shown.ops, array)
-            disturb(view)
-            settle_in(view, Storage.copy_of(window, view.type), {})
+            invalidate(view)
+            store_result(view, Storage.copy_of(window, view.type), {})
         return True
     return False
 
@@ -82,8 +82,8 @@ def _write_view(view: Handle, held: Node | Promise, track: int) -> bool:
 Backlog.write_view = staticmethod(_write_view)
 
 
-def _takes(whole: Handle, ops: Sequence[Op], beside: int = 0) -> bool:
-    """Return whether a tensor is written where it stands: in many places, with nobody to hear of it."""
+def _writes_in_place(whole: Handle, ops: Sequence[Op], beside: int = 0) -> bool:
+    """Return whether a tensor is written where it stands: at many places, and no other reader is affected."""
     places = (_PLACES.get(id(whole)) or note(_PLACES, whole, set())).fact
     if len(places) <= _FEW:
         places.add(tuple(ops))
@@ -99,7 +99,7 @@ def _takes(whole: Handle, ops: Sequence[Op], beside: int = 0) -> bool:
     view = whole._view
     if view is None:
         return True
-    return not view.ops and len(view.memory.alive()) <= 1 + beside and not is_seen(view.memory)
+    return not view.ops and len(view.memory.alive()) <= 1 + beside and not is_exported(view.memory)
 
 
 def _is_plain(tensor: Handle, track: int) -> bool:
@@ -107,7 +107,7 @@ def _is_plain(tensor: Handle, track: int) -> bool:
     return (
         tensor._trace is None
         and not tensor._leaf
-        and track != USED_UP
+        and track != CONSUMED
         and (track != TRACKED or not MODE.grad)
     )
 
@@ -116,10 +116,10 @@ def _write(whole: Handle, ops: Sequence[Op], value: Array) -> Array:
     """Write to a part of a tensor, which moves if somebody sees its old value; return the part."""
     storage = value_of(whole, "a write")
     forget_node(whole)
-    if watched(storage, whole) or not storage.array.flags.writeable:
-        disturb(whole)
+    if is_observable(storage, whole) or not storage.array.flags.writeable:
+        invalidate(whole)
         storage = storage.copied()
-        become(whole, storage, None, CONSTANT)
+        set_state(whole, storage, None, CONSTANT)
     window = storage.array
     for op in ops:
         window = np.asarray(op.ref(window))

@@ -1,8 +1,8 @@
-"""Runs whose calls came before in the same order: the program they ended in, without a node.
+"""The run cache: runs of the same pending calls reuse the program of the first, without making nodes.
 
-Tensors that wait hold promises of calls over promises. Which calls these are, on what they and the cells to
-be written stand, and what is asked for decides what a run computes; so its plan is looked up by that. The
-first time, and where anything else waits, `companions` and `execution` decide.
+Pending tensors are deferred results of calls over deferred operands. The key is which calls these are, their
+leaves, the cells they overwrite, and what is read: it decides what a run computes. On a miss, and where
+anything else is pending, `work_set` and `execution` decide.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from stratal.base.interrupts import ATOMIC
 from stratal.base.session import SESSION
 from stratal.graph.node import Input, Node
 from stratal.runtime.storage import Storage
-from stratal.tensor.lazy import programs
-from stratal.tensor.lazy.companions import Run, read_elsewhere
-from stratal.tensor.lazy.execution import seen_elsewhere, settle_in
-from stratal.tensor.values import values
-from stratal.tensor.values.alive import FAILED, LIVE, SEVERAL
+from stratal.tensor.lazy import program_cache
+from stratal.tensor.lazy.execution import is_observed, store_result
+from stratal.tensor.lazy.work_set import WorkSet, read_by_other_threads
+from stratal.tensor.values import node_values
 from stratal.tensor.values.backlog import HERE
-from stratal.tensor.values.handle import USED_UP, Handle, spend
-from stratal.tensor.values.promises import Call, Promise, PromisedLeaf
+from stratal.tensor.values.deferred import Deferred, DeferredLeaf, PendingCall
+from stratal.tensor.values.handle import CONSUMED, Destination, Handle, drop_history
+from stratal.tensor.values.live import FAILED, LIVE, SEVERAL
 
 _CAPACITY: Final = 1024
-_PLANS: Final = SESSION.cache(dict[Any, "_Known"]())
+_PLANS: Final = SESSION.cache(dict[Any, "CachedRun"]())
 
 
-class Calls:
-    """The calls that promises need, operands before users, and the nodes they stand on, numbered."""
+class CallGraph:
+    """The pending calls below some deferred values, in topological order, and their leaves, numbered."""
 
-    def __init__(self, roots: Sequence[Promise]) -> None:
-        self.numbers: Final[dict[Call, int]] = {}
+    def __init__(self, roots: Sequence[Deferred]) -> None:
+        self.numbers: Final[dict[PendingCall, int]] = {}
         self.leaves: Final[dict[Node, int]] = {}
         self.rows: Final[list[Any]] = []  # equal for equal calls on other leaves
         numbers, leaves = self.numbers, self.leaves
@@ -46,7 +46,7 @@ class Calls:
             row: list[Any] = [call.template]
             before = []
             for operand in call.operands:
-                if operand.__class__ is Promise:
+                if operand.__class__ is Deferred:
                     number = numbers.get(operand.call)
                     if number is None:
                         before.append(operand.call)
@@ -65,33 +65,33 @@ class Calls:
         return tuple([call.line for call in self.numbers])
 
 
-class Waiting(NamedTuple):
-    """All that waits, where that is promises of calls on finished leaves; equal work has an equal key."""
+class PendingWork(NamedTuple):
+    """All pending work, where that is calls on finished leaves; equal work has an equal key."""
 
     key: Any
     tensors: list[Handle]
     leaves: list[Node]
-    calls: Calls
+    calls: CallGraph
 
     def ops(self) -> int:
         return sum(len(call.template.rows) for call in self.calls.numbers)
 
 
-class _Known(NamedTuple):
+class CachedRun(NamedTuple):
     """What a run computes: the plan of one that came before, by numbers of tensors and leaves."""
 
     program: Any
-    inputs: list[tuple[bool, int]]  # a leaf, or the home of a tensor
+    inputs: list[tuple[bool, int]]  # a leaf, or the destination of a tensor
     updates: list[tuple[int, int, bool]]  # the tensor, its input, and whether the old value is read later
     outputs: list[tuple[int, int, bool]]  # the tensor, its output, and whether its history ends in this run
 
 
-def waiting(wanted: Sequence[Node | Handle], at_once: bool) -> Waiting | None:
+def pending_work(wanted: Sequence[Node | Handle], at_once: bool) -> PendingWork | None:
     """Return all that waits; None where a plan would not follow from it."""
     if FAILED:
         return None
     tensors: list[Handle] = []
-    roots: list[Promise] = []
+    roots: list[Deferred] = []
     finished = False
     me = get_ident()
     for handle in list(LIVE.values()):
@@ -101,75 +101,76 @@ def waiting(wanted: Sequence[Node | Handle], at_once: bool) -> Waiting | None:
         if tensor._storage is not None:
             finished = True  # and tracked: an update may end its history
             continue
-        held = tensor._held
-        if held.__class__ is PromisedLeaf and held.known is None:
-            roots.append(held.value)
-        elif held.__class__ is Promise:
-            roots.append(held)
+        ir = tensor._ir
+        if ir.__class__ is DeferredLeaf and ir.known is None:
+            roots.append(ir.value)
+        elif ir.__class__ is Deferred:
+            roots.append(ir)
         else:
             return None
         tensors.append(tensor)
-    calls = Calls(roots)
+    calls = CallGraph(roots)
     numbers = calls.numbers
     goal = set(map(id, wanted))
     asked_for = 0
-    homes: dict[int, int] = {}
+    destinations: dict[int, int] = {}
     rows = []
     for tensor, root in zip(tensors, roots, strict=True):
         asked = id(tensor) in goal
         asked_for += asked
-        home = tensor._home
+        old = tensor._destination
         where: tuple[int, int] | None = None
-        if home is not None:
+        if old is not None:
             if finished:
                 return None
-            leaf = -1 if home[1] is None else calls.leaves.setdefault(home[1], len(calls.leaves))
-            where = homes.setdefault(id(home[0]), len(homes)), leaf
+            leaf = -1 if old.node is None else calls.leaves.setdefault(old.node, len(calls.leaves))
+            where = destinations.setdefault(id(old.storage), len(destinations)), leaf
         rows.append((numbers[root.call], root.index, asked, where, tensor._leaf, tensor._track))
     if asked_for < len(goal):
         return None
     for node in calls.leaves:
-        if node.op.__class__ is not Input or values.finished(node) is None:
+        if node.op.__class__ is not Input or node_values.finished(node) is None:
             return None
-    key = tuple(calls.rows), tuple(rows), at_once, programs.choices()
-    return Waiting(key, tensors, list(calls.leaves), calls)
+    key = tuple(calls.rows), tuple(rows), at_once, program_cache.choices()
+    return PendingWork(key, tensors, list(calls.leaves), calls)
 
 
-def run(found: Waiting) -> bool:
+def run_cached(found: PendingWork) -> bool:
     """Compute what a run of the same calls computed; return whether there was one, and it went well.
 
     An error is the business of who decides anew: it has changed nothing.
     """
-    known: _Known | None = _PLANS.get(found.key)
+    known: CachedRun | None = _PLANS.get(found.key)
     if known is None:
         return False
     tensors = found.tensors
     inputs: list[Any] = [
-        values.finished(found.leaves[k]) if leaf else _home(tensors[k])[0] for leaf, k in known.inputs
+        node_values.finished(found.leaves[k]) if leaf else _destination_of(tensors[k]).storage
+        for leaf, k in known.inputs
     ]
     if not known.updates:  # whatever is raised halfway has changed nothing
         try:
-            made = programs.run(known.program, inputs)
+            made = program_cache.run(known.program, inputs)
         except StratalError:
             return False
-        _settle(known, tensors, made)
+        _store_results(known, tensors, made)
     else:
         with ATOMIC:  # between the writing of cells and their handles knowing of it
-            _make_room(known, tensors, inputs)
+            _copy_observed_cells(known, tensors, inputs)
             try:
-                made = programs.run(known.program, inputs)
+                made = program_cache.run(known.program, inputs)
             except Exception:
                 return False
-            _move_in(known, tensors, inputs)
-            _settle(known, tensors, made)
+            _mark_written(known, tensors, inputs)
+            _store_results(known, tensors, made)
     if len(known.updates) + len(known.outputs) == len(tensors):
         HERE.backlog.nothing_waits()
     if len(found.calls.numbers) == 1 and not known.updates:
-        _note_alone(found, known)
+        _cache_single_call(found, known)
     return True
 
 
-def _note_alone(found: Waiting, known: _Known) -> None:
+def _cache_single_call(found: PendingWork, known: CachedRun) -> None:
     """Remember the program that gave all results of one call, and nothing else."""
     (call,) = found.calls.numbers
     inputs = [found.leaves[k] for leaf, k in known.inputs if leaf]
@@ -180,46 +181,46 @@ def _note_alone(found: Waiting, known: _Known) -> None:
         call.template.program = known.program, found.key[-1], order
 
 
-def _make_room(known: _Known, tensors: Sequence[Handle], inputs: list[Any]) -> None:
+def _copy_observed_cells(known: CachedRun, tensors: Sequence[Handle], inputs: list[Any]) -> None:
     """Let cells whose old value is seen elsewhere, or read later, be written in copies."""
     seen = {
         k for k, place, late in known.updates
-        if late or seen_elsewhere(tensors[k], inputs[place], _home(tensors[k])[1] is not None)
+        if late or is_observed(tensors[k], inputs[place], _destination_of(tensors[k]).node is not None)
     }  # fmt: skip
-    others = read_elsewhere() if SEVERAL else ()  # last, as in `execution`
+    others = read_by_other_threads() if SEVERAL else ()  # last, as in `execution`
     for k, place, _ in known.updates:
-        if k in seen or _home(tensors[k])[1] in others:
+        if k in seen or _destination_of(tensors[k]).node in others:
             inputs[place] = Storage.copy_of(inputs[place].array, inputs[place].type)
 
 
-def _move_in(known: _Known, tensors: Sequence[Handle], inputs: Sequence[Any]) -> None:
+def _mark_written(known: CachedRun, tensors: Sequence[Handle], inputs: Sequence[Any]) -> None:
     """Let cells know that they were written."""
     for k, place, _ in known.updates:
-        node = _home(tensors[k])[1]
-        if node is not None and values.finished(node) is inputs[place]:
-            values.give_away(node, "an in-place update overwrote it")
+        node = _destination_of(tensors[k]).node
+        if node is not None and node_values.finished(node) is inputs[place]:
+            node_values.mark_overwritten(node, "an in-place update overwrote it")
     for k, place, _ in known.updates:
-        settle_in(tensors[k], inputs[place], {})
+        store_result(tensors[k], inputs[place], {})
 
 
-def _settle(known: _Known, tensors: Sequence[Handle], made: Sequence[Any]) -> None:
+def _store_results(known: CachedRun, tensors: Sequence[Handle], made: Sequence[Any]) -> None:
     """Give new values to the tensors that waited for them."""
     holders: dict[int, Handle] = {}
     for k, place, ended in known.outputs:
         if ended:
-            spend(tensors[k])
-        settle_in(tensors[k], made[place], holders)
+            drop_history(tensors[k])
+        store_result(tensors[k], made[place], holders)
 
 
-def _home(tensor: Handle) -> tuple[Any, Node | None]:
-    assert tensor._home is not None
-    return tensor._home
+def _destination_of(tensor: Handle) -> Destination:
+    assert tensor._destination is not None
+    return tensor._destination
 
 
-def remember(found: Waiting, work: Run) -> None:
+def cache_run(found: PendingWork, work: WorkSet) -> None:
     """Remember the plan by which a run computed what waits, if it follows from the calls."""
     plan = work.plan
-    if plan is None or plan.program is None or work.orphans:
+    if plan is None or plan.program is None or work.pending_leaves:
         return
     tensors = {id(t): k for k, t in enumerate(found.tensors)}
     leaves = {node: k for k, node in enumerate(found.leaves)}
@@ -239,7 +240,7 @@ def remember(found: Waiting, work: Run) -> None:
             continue
         if value not in plan.outputs:  # it was known, for a reason the calls do not tell
             return
-        outputs.append((k, plan.outputs.index(value), tensor._track == USED_UP))
-    _PLANS[found.key] = _Known(plan.program, inputs, updates, outputs)
+        outputs.append((k, plan.outputs.index(value), tensor._track == CONSUMED))
+    _PLANS[found.key] = CachedRun(plan.program, inputs, updates, outputs)
     if len(_PLANS) > _CAPACITY:
         del _PLANS[next(iter(_PLANS))]

@@ -141,7 +141,7 @@ def _dtype(op: Op) -> DType:
 class SizedProgram:
     """A program for all sizes up to a bound, at some sizes."""
 
-    def __init__(self, room: Room, sizes: Sequence[int]) -> None:
+    def __init__(self, room: PaddedProgram, sizes: Sequence[int]) -> None:
         self.room, self.sizes = room, tuple(sizes)
         names = dict(zip(room.names, sizes, strict=True))
         self._sizes = [Storage.copy_of(np.asarray(names[name]), _SIZE) for name in room.symbols]
@@ -171,7 +171,7 @@ class SizedProgram:
         return made
 
 
-class Room:
+class PaddedProgram:
     """A program for all sizes up to a bound, with memory for inputs of the largest."""
 
     def __init__(self, graph: Graph, names: Sequence[str], compile_: Compile) -> None:
@@ -190,12 +190,12 @@ def _is_symbolic(type_: TensorType) -> bool:
     return any(isinstance(n, Sym) for n in type_.shape)
 
 
-class Family:
+class GraphFamily:
     """Graphs that differ in sizes alone: the one that came first, and what was made of it and another."""
 
     def __init__(self, graph: Graph) -> None:
         self.first = graph
-        self.general: General | None = None
+        self.general: Generalization | None = None
         self.failures = 0
         self.came = 1  # with how many sizes
 
@@ -209,7 +209,7 @@ class Family:
         sizes = self.general.sizes_of(graph) if self.general is not None else None
         try:
             if sizes is None:
-                self.general = General(self.first, graph)
+                self.general = Generalization(self.first, graph)
                 sizes = self.general.sizes_of(graph)
             if sizes is not None:
                 assert self.general is not None
@@ -235,14 +235,14 @@ class _Source(NamedTuple):
         return inputs[self.number].aval.ints[self.entry]
 
 
-class General:
+class Generalization:
     """What two graphs are, with sizes that follow from those of the inputs."""
 
     def __init__(self, one: Graph, other: Graph) -> None:
         self._symbols: list[_Source] = []
         self._pairs: list[tuple[int, int]] = []  # what they are in the two graphs
         self._whole = self._rows(one, other)
-        self._rooms: dict[tuple[tuple[int, int], ...], Room] = {}  # by bounds of sizes
+        self._rooms: dict[tuple[tuple[int, int], ...], PaddedProgram] = {}  # by bounds of sizes
 
     def _rows(self, one: Graph, other: Graph, outermost: bool = True) -> Rows:
         """Return what two graphs are; only sizes of the outermost may follow from no others."""
@@ -297,7 +297,7 @@ class General:
                 return None
         return sizes if min(sizes, default=0) > 1 else None
 
-    def room(self, sizes: Sequence[int], graph: Graph, compile_: Compile) -> Room:
+    def room(self, sizes: Sequence[int], graph: Graph, compile_: Compile) -> PaddedProgram:
         """Return a program that has room for the sizes of a graph. Raises: StratalError."""
         for bounds, room in self._rooms.items():
             if all(low <= n <= high <= _capacity(n) for n, (low, high) in zip(sizes, bounds, strict=True)):
@@ -308,7 +308,7 @@ class General:
             symbols = [Sym.named(name, low, high) for name, (low, high) in zip(names, bounds, strict=True)]
             values = dict(zip(names, sizes, strict=True))
             try:
-                self._rooms[bounds] = Room(self._symbolic(graph, symbols, values), names, compile_)
+                self._rooms[bounds] = PaddedProgram(self._symbolic(graph, symbols, values), names, compile_)
                 return self._rooms[bounds]
             except UndecidedError as error:  # it is answered for the sizes at hand
                 known = dict(zip(names, bounds, strict=True))
@@ -361,7 +361,7 @@ def _is_little(graph: Graph) -> bool:
     return len(graph.nodes) < _LEAST_OPS
 
 
-_FAMILIES: Final = SESSION.cache(LRU[Any, Family](_CAPACITY))
+_FAMILIES: Final = SESSION.cache(LRU[Any, GraphFamily](_CAPACITY))
 
 
 def program_for(graph: Graph, compile_: Compile) -> SizedProgram | None:
@@ -373,6 +373,6 @@ def program_for(graph: Graph, compile_: Compile) -> SizedProgram | None:
     key = skeleton(graph)
     family = _FAMILIES.get(key)
     if family is None:
-        _FAMILIES.keep(key, Family(graph))
+        _FAMILIES.keep(key, GraphFamily(graph))
         return None
     return _FAMILIES.keep(key, family).program(graph, compile_)

@@ -16,15 +16,15 @@ import stratal as st
 from stratal import nn
 from stratal.base.session import SESSION
 from stratal.nn import functional as F
-from stratal.tensor.calls import kept
-from stratal.tensor.lazy import programs
-from stratal.tensor.values.promises import Promise
+from stratal.tensor.calls import call_cache
+from stratal.tensor.lazy import program_cache
+from stratal.tensor.values.deferred import Deferred
 
 ROW = np.array([0.5, -1.0, 2.0, -0.25], np.float32)
 
 
 def promised(result: st.Tensor) -> bool:
-    return isinstance(result._held, Promise) and result._held.call._nodes is None
+    return isinstance(result._held, Deferred) and result._held.call._nodes is None
 
 
 def thrice(call: Callable[[], Any]) -> Any:
@@ -198,10 +198,10 @@ def test_threads_share_templates() -> None:
 @pytest.mark.sampled(5)
 def test_templates_are_bounded() -> None:
     x = st.tensor(ROW)
-    for k in range(kept._CAPACITY + 20):
+    for k in range(call_cache._CAPACITY + 20):
         thrice(lambda k=k: x[k % 4 : 4] + float(k))
-    assert len(kept._TEMPLATES) <= kept._CAPACITY
-    assert len(kept._SEEN) <= kept._MOST_KEYS
+    assert len(call_cache._TEMPLATES) <= call_cache._CAPACITY
+    assert len(call_cache._SEEN) <= call_cache._MOST_KEYS
 
 
 CALLS: dict[str, Callable[[st.Tensor, st.Tensor], st.Tensor]] = {
@@ -294,14 +294,14 @@ def test_numbers_that_change_give_what_the_interpreter_gives(name: str, dtype: s
 def test_a_number_that_changes_is_an_operand_and_is_compiled_once() -> None:
     SESSION.reset()
     x = st.tensor(ROW).requires_grad_(True)
-    programs.COMPILED[0] = 0
+    program_cache.COMPILED[0] = 0
     for k in range(40):
         rate = 0.1 / (1 + k)
         loss = ((x - rate) ** 2 * rate).sum()
         loss.backward()
         np.testing.assert_allclose(x.grad.numpy(), 2 * (ROW - np.float32(rate)) * np.float32(rate), rtol=1e-5)
         x.grad = None
-    assert programs.COMPILED[0] <= 4
+    assert program_cache.COMPILED[0] <= 4
 
 
 def test_layers_with_different_numbers_at_one_line_are_kept() -> None:
@@ -319,14 +319,14 @@ def test_batches_cut_from_data_are_found_again() -> None:
     data, weight = st.arange(4000).reshape(1000, 4) * 1.0, st.ones(4)
     order = st.tensor(np.random.default_rng(0).permutation(1000))
     data.numpy(), weight.numpy()
-    programs.COMPILED[0] = 0
+    program_cache.COMPILED[0] = 0
     for begin in range(0, 1000, 10):
         end = begin + 10
         picked = order[begin:end]
         got = (data[begin:end] * weight).sum() + data[picked].sum() + data[begin, 2]
         wanted = data.numpy()[begin:end].sum() + data.numpy()[picked.numpy()].sum() + data.numpy()[begin, 2]
         assert got.item() == wanted
-    assert programs.COMPILED[0] <= 8
+    assert program_cache.COMPILED[0] <= 8
 
 
 def test_what_is_copied_at_once_is_still_a_view() -> None:

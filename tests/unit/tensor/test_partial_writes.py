@@ -11,7 +11,7 @@ from fuzz_views import judged, written
 
 import stratal as st
 from stratal.base.session import SESSION
-from stratal.tensor.lazy import parts, programs
+from stratal.tensor.lazy import partial_writes, program_cache
 
 N = 100
 
@@ -101,11 +101,11 @@ def test_a_loop_of_writes_means_what_it_says(loop, made):
 @pytest.mark.parametrize("loop", [numbers, rows, elements, ranges, recurrence, arrays])
 def test_a_loop_of_writes_takes_few_programs(loop):
     SESSION.reset()
-    before = programs.COMPILED[0]
+    before = program_cache.COMPILED[0]
     x = st.zeros(N, 3)
     loop(x, st)
     x.tolist()
-    assert programs.COMPILED[0] - before <= 4
+    assert program_cache.COMPILED[0] - before <= 4
 
 
 def test_a_write_that_does_not_fit_is_refused_and_changes_nothing():
@@ -153,20 +153,20 @@ def test_views_of_what_numpy_sees_show_the_writes_that_leave_it():
 
 def test_joining_tensors_that_repeat_takes_no_program_for_each_pattern():
     a, b = st.tensor([1.0, 2.0]), st.tensor([3.0, 4.0])
-    before = programs.COMPILED[0]
+    before = program_cache.COMPILED[0]
     for k in range(1, 16):
         given = [b if k >> bit & 1 else a for bit in range(4)]
         want = [t.tolist() for t in given]
         assert st.stack(given).tolist() == want
         assert st.cat(given).tolist() == [n for row in want for n in row]
-    assert programs.COMPILED[0] - before <= 4
+    assert program_cache.COMPILED[0] - before <= 4
 
 
 @pytest.mark.sampled(4)
 @pytest.mark.torch
 @pytest.mark.parametrize("torch", [False, True])
 def test_programs_of_views_agree_where_every_write_is_done_at_once(monkeypatch, torch):
-    monkeypatch.setattr(parts, "_FEW", -1)
+    monkeypatch.setattr(partial_writes, "_FEW", -1)
     other = pytest.importorskip("torch") if torch else None
     for seed in range(200, 215):
         assert judged(written(seed, gradients=torch), st, other, "lazy") is None, seed
@@ -182,13 +182,13 @@ def test_a_write_at_once_takes_no_alarm_for_an_error_of_the_value(monkeypatch: p
     for k in range(8):
         x[k] = k + 1.0
     x.tolist()
-    write = parts._write
+    write = partial_writes._write
 
     def interrupted(*args: Any) -> Any:
         signal.raise_signal(signal.SIGALRM)
         return write(*args)
 
-    monkeypatch.setattr(parts, "_write", interrupted)
+    monkeypatch.setattr(partial_writes, "_write", interrupted)
     before = signal.signal(signal.SIGALRM, alarm)
     try:
         with pytest.raises(TimeoutError):

@@ -36,7 +36,7 @@ def _living(storage: Storage) -> list[int]:
 
 def finish(node: Node, storage: Storage, holder: object = None) -> None:
     """Record the storage that holds a node's value, and which handle has both."""
-    storage.disturb()
+    storage.invalidate()
     if storage.nodes is None:
         with NAMING:
             storage.nodes = storage.nodes or {}
@@ -87,7 +87,7 @@ def placeholder(label: str, type_: TensorType, owner: str, where: tuple[SourceLi
     return node
 
 
-def give_away(node: Node, why: str) -> None:
+def mark_overwritten(node: Node, why: str) -> None:
     """Record that the storage of a leaf now holds another value."""
     note(_GONE, node, why)
     _STORAGE.pop(id(node), None)
@@ -104,7 +104,7 @@ def uses(storage: Storage) -> int:
     return 0 if storage.nodes is None else len(_living(storage))
 
 
-def gone(node: Node) -> str | None:
+def why_missing(node: Node) -> str | None:
     """Return why a leaf has no value: given away, or a placeholder of a trace."""
     known = _GONE.get(id(node))
     return None if known is None else known.fact

@@ -13,8 +13,8 @@ from benchmarks.small_models import MODELS, training
 import stratal as st
 from stratal import nn, optim
 from stratal.base.session import SESSION
-from stratal.tensor.calls import kept
-from stratal.tensor.values import promises
+from stratal.tensor.calls import call_cache
+from stratal.tensor.values import deferred
 
 OPTIMIZERS = {
     "SGD": {"lr": 0.1}, "SGD momentum": {"lr": 0.1, "momentum": 0.9, "nesterov": True}, "Adam": {},
@@ -28,22 +28,22 @@ OPTIMIZERS = {
 def unrecorded() -> Iterator[Callable[[], None]]:
     """What makes every call build its ops, as the first of a kind does."""
     patch = pytest.MonkeyPatch()
-    kept._TEMPLATES.clear()
-    yield lambda: (kept._TEMPLATES.clear(), patch.setattr(kept, "_second", lambda *_: None))  # type: ignore[func-returns-value]
+    call_cache._TEMPLATES.clear()
+    yield lambda: (call_cache._TEMPLATES.clear(), patch.setattr(call_cache, "_second", lambda *_: None))  # type: ignore[func-returns-value]
     patch.undo()
 
 
 @pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch) -> list[promises.Call]:
+def nodes(monkeypatch: pytest.MonkeyPatch) -> list[deferred.PendingCall]:
     """The calls whose nodes are made."""
-    found: list[promises.Call] = []
-    made = promises.Template.nodes
+    found: list[deferred.PendingCall] = []
+    made = deferred.CallTemplate.nodes
 
-    def nodes(self: promises.Template, *rest: Any) -> Any:
+    def nodes(self: deferred.CallTemplate, *rest: Any) -> Any:
         found.append(self)  # type: ignore[arg-type]
         return made(self, *rest)
 
-    monkeypatch.setattr(promises.Template, "nodes", nodes)
+    monkeypatch.setattr(deferred.CallTemplate, "nodes", nodes)
     return found
 
 
@@ -60,7 +60,7 @@ def bits(net: Any) -> list[bytes]:
 
 @pytest.mark.sampled(4)
 @pytest.mark.usefixtures("nothing_waits")
-def test_later_steps_of_small_models_make_no_node(nodes: list[promises.Call]) -> None:
+def test_later_steps_of_small_models_make_no_node(nodes: list[deferred.PendingCall]) -> None:
     for name in ("mlp", "siamese"):
         SESSION.reset()  # as in a process of its own
         _, step = training(st, name, 0.1)
@@ -77,7 +77,7 @@ def test_later_steps_of_small_models_make_no_node(nodes: list[promises.Call]) ->
 @pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
 @pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"num_layers": 2}])
 def test_later_steps_of_recurrent_layers_make_no_node(
-    kind: str, options: dict[str, Any], nodes: list[promises.Call]
+    kind: str, options: dict[str, Any], nodes: list[deferred.PendingCall]
 ) -> None:
     SESSION.reset()
     st.manual_seed(0)
@@ -111,7 +111,7 @@ def test_steps_are_those_of_calls_that_build_their_ops(unrecorded: Callable[[], 
             batch = [st.tensor(array) for array in MODELS[name].data(np.random.default_rng(0))]
             found.append(([step(*batch) for _ in range(5)], bits(net)))
         assert found[0] == found[1]
-        kept._TEMPLATES.clear()
+        call_cache._TEMPLATES.clear()
 
 
 def trained(name: str, act: Callable[..., None] = lambda *_: None) -> tuple[Any, ...]:
@@ -265,7 +265,7 @@ def test_a_long_chain_of_promises_needs_no_recursion() -> None:
 
 @pytest.mark.sampled(4)
 @pytest.mark.usefixtures("nothing_waits")
-def test_steps_of_two_networks_make_no_node_once_they_came_before(nodes: list[promises.Call]) -> None:
+def test_steps_of_two_networks_make_no_node_once_they_came_before(nodes: list[deferred.PendingCall]) -> None:
     SESSION.reset()
     turn = FAMILIES["adversaries"](st)
     for _ in range(4):

@@ -1,10 +1,10 @@
-"""Public calls keep the graphs they build: a call of the same function with the same types and Python values
-makes none of its ops again.
+"""The call cache: a public call with the key of an earlier one builds none of its ops again.
 
-Its results are promises over a template (`promises`), recorded when the same call comes a second time. The
-recording is a trace, as `compile` makes one: a call that reads or writes anything but its arguments, or asks
-for a value, is not kept, and runs as it always did. Floats that change at one place in the code are operands
-of a template; what indices that change take of data is copied at once.
+The key is the function, the modes, the types and Python values of its arguments. Its results are deferred
+values over a template (`values/deferred`), traced when the same call comes a second time, as `compile`
+does. A call that reads or writes anything but its arguments, or reads a value, is not cached. Floats that
+change from call to call at one source line are operands of a template; slices at changing indices are copied
+at once.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from stratal.tensor.build import changes
 from stratal.tensor.calls.direct import are_ready, by_numpy, by_program
 from stratal.tensor.calls.moves import MOVES
 from stratal.tensor.functions.random import generator_state
-from stratal.tensor.lazy.companions import trivial
+from stratal.tensor.lazy.work_set import is_constant
 from stratal.tensor.scalars import FromFloat, RuntimeScalar
 from stratal.tensor.tensor import Tensor
-from stratal.tensor.values import values
-from stratal.tensor.values.alive import enlist
+from stratal.tensor.values import node_values
 from stratal.tensor.values.backlog import HERE
-from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED, USED_UP, initialize
-from stratal.tensor.values.handles import held_of, rebind
+from stratal.tensor.values.binding import lazy_value_of, rebind
+from stratal.tensor.values.deferred import CallTemplate, Deferred, PendingCall, template_of
+from stratal.tensor.values.handle import CONSTANT, CONSUMED, STOPPED, TRACKED, initialize
+from stratal.tensor.values.live import register_live
 from stratal.tensor.values.memory import layouts_of
-from stratal.tensor.values.promises import Call, Promise, Template, template_of
 from stratal.tensor.values.state import LOCK, MODE, Part, tracing
 from stratal.tensor.values.trace import Cell, Trace
 from stratal.tensor.values.views import relate, relation_of
@@ -48,21 +48,21 @@ _JOINS: Final = frozenset({"concat", "stack"})
 _VALUES: Final = frozenset({bool, str, bytes, type(None), type, DType, type(Ellipsis)})
 _NESTED: Final = frozenset({tuple, list})
 
-_TEMPLATES = SESSION.cache(dict[Key, Template]())
-_NUMBERED = SESSION.cache(dict[Key, Template | None]())  # of kinds of calls, with floats as operands
+_TEMPLATES = SESSION.cache(dict[Key, CallTemplate]())
+_NUMBERED = SESSION.cache(dict[Key, CallTemplate | None]())  # of kinds of calls, with floats as operands
 _VARIANTS = SESSION.cache(dict[Key, int]())  # how many numbers came with calls of a kind
-_SEEN = SESSION.cache(dict[Key, bool]())  # calls that came once (True), and those that cannot be kept (False)
+_SEEN = SESSION.cache(dict[Key, bool]())  # keys that came once (True), that cannot be cached (False)
 
 
 @functools.cache
-def kept(function: Any) -> Any:
-    """Let a function keep the graphs of its calls; one that writes to its argument is left as it is."""
+def cached_call(function: Any) -> Any:
+    """Decorate a public function so that its calls are cached; one that writes to its argument is not."""
     if not inspect.isfunction(function):
         return function
     if function.__name__.endswith("_") or function.__name__ in _ACTS:
         return deferring(function)
     creates = function.__module__.endswith(".creation") or function.__name__ == "tensor"
-    if creates or function.__annotations__.get("return") in ("bool", "int"):  # no graph to keep
+    if creates or function.__annotations__.get("return") in ("bool", "int"):  # no graph to cache
         return deferring(function)
 
     shaping, defers = _takes_indices(function), not takes_functions(function)
@@ -86,16 +86,16 @@ def kept(function: Any) -> Any:
             tensors: list[Tensor] = []
             key = _key(function, mode["grad"], mode["part"], args, kwargs, tensors)
             if key is None or len(tensors) < least:
-                return _plain(function, args, kwargs, False)
+                return _call_uncached(function, args, kwargs, False)
             if shaping and not any(t._track == TRACKED for t in tensors):
                 HERE.backlog.note_sizes((function, user_line()), [t.type.shape for t in tensors])
             template = _TEMPLATES.get(key)
             if template is None:
-                template = _second(key, function, args, kwargs, tensors)
+                template = _template_for(key, function, args, kwargs, tensors)
                 if template is None:
-                    return _plain(function, args, kwargs, at_once and are_ready(tensors))
+                    return _call_uncached(function, args, kwargs, at_once and are_ready(tensors))
             if template.layouts is not None and template.layouts != layouts_of(tensors):
-                return _plain(function, args, kwargs, at_once and are_ready(tensors))
+                return _call_uncached(function, args, kwargs, at_once and are_ready(tensors))
             template.used = True
             direct = template.direct
             if direct is None and template.program is not None:
@@ -108,8 +108,8 @@ def kept(function: Any) -> Any:
             floats = list(_floats((args, kwargs))) if template.numbers else ()
             if template.draws:  # its key and the one after it are one step of all threads
                 with LOCK:
-                    return _promised(template, tensors, floats)
-            return _promised(template, tensors, floats)
+                    return _deferred_call(template, tensors, floats)
+            return _deferred_call(template, tensors, floats)
         finally:
             if in_main:
                 SIGNALS.depth -= 1
@@ -120,7 +120,9 @@ def kept(function: Any) -> Any:
     return call
 
 
-def _plain(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], at_once: bool) -> Any:
+def _call_uncached(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], at_once: bool
+) -> Any:
     """Return what a function gives; the calls inside are computed at once only if this one may be."""
     if HERE.at_once is not None:
         return function(*args, **kwargs)
@@ -131,30 +133,30 @@ def _plain(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         HERE.at_once = None
 
 
-def _promised(template: Template, tensors: Sequence[Tensor], floats: Sequence[float]) -> Any:
+def _deferred_call(template: CallTemplate, tensors: Sequence[Tensor], floats: Sequence[float]) -> Any:
     """Return the results of a template over some tensors and floats."""
-    operands: list[Any] = [held_of(tensor)[0] for tensor in tensors]
+    operands: list[Any] = [lazy_value_of(tensor)[0] for tensor in tensors]
     for number in template.numbers:
-        operands.append(values.leaf(number.storage(floats)))
+        operands.append(node_values.leaf(number.storage(floats)))
     state = generator_state() if template.draws else None
     if state is not None:
-        operands.append(held_of(state)[0])
-    call = Call(template, operands, user_line())
-    results = promise(call)
+        operands.append(lazy_value_of(state)[0])
+    call = PendingCall(template, operands, user_line())
+    results = deferred_results(call)
     for made, relation in zip(results, template.views):  # noqa: B905 (there may be none)
         if relation is not None:
             relate(made, relation, tensors)
     if state is not None:
-        rebind(state, Promise(call, len(results)), CONSTANT)
+        rebind(state, Deferred(call, len(results)), CONSTANT)
     return template.container(results)
 
 
-def promise(call: Call) -> list[Tensor]:
+def deferred_results(call: PendingCall) -> list[Tensor]:
     """Return tensors that hold the results of a call."""
     results = []
     for k, (node, _, track) in enumerate(call.template.shown):
-        made = initialize(Tensor.__new__(Tensor), node.aval, Promise(call, k), track)
-        enlist(made)
+        made = initialize(Tensor.__new__(Tensor), node.aval, Deferred(call, k), track)
+        register_live(made)
         results.append(made)
     template = call.template
     HERE.backlog.note_result(results[0], len(template.rows), (template.rows[-1].op.name, call.line))
@@ -191,7 +193,7 @@ def _collect(given: Iterable[Any], parts: list[Any], tensors: list[Tensor]) -> b
     for value in given:
         kind = value.__class__
         if kind is Tensor or issubclass(kind, Tensor):
-            if value._trace is not None or value._track == USED_UP:
+            if value._trace is not None or value._track == CONSUMED:
                 return False
             tensors.append(value)
             type_ = value.type
@@ -237,17 +239,17 @@ def _with_floats(given: Any, floats: Iterator[Any]) -> Any:
     return given
 
 
-def _bare(parts: Key, kinds: tuple[type, ...] = (int, float)) -> Key:
+def _without_numbers(parts: Key, kinds: tuple[type, ...] = (int, float)) -> Key:
     """Return a key without the values of its numbers, those of some kinds."""
     return tuple([_bare_part(part, kinds) if part.__class__ is tuple else part for part in parts])
 
 
 def _bare_part(part: Key, kinds: tuple[type, ...]) -> Any:
-    return part[0] if part and part[0] in kinds else _bare(part, kinds)
+    return part[0] if part and part[0] in kinds else _without_numbers(part, kinds)
 
 
 # -- recording -----------------------------------------------------------------------------------------------
-def _second(
+def _template_for(
     key: Key,
     function: Callable[..., Any],
     args: tuple[Any, ...],
@@ -260,37 +262,37 @@ def _second(
     before = _SEEN.get(key)
     if before is False:  # such a call pays for no more than this
         return None
-    bare = _bare(key)
+    bare = _without_numbers(key)
     if bare != key and not _takes_indices(function):
         if changes(key, bare, depth=2):
             return _numbered(key, bare, function, args, kwargs, tensors)
     elif bare != key and before is None:
         _note_variant(bare)
     elif bare != key and _VARIANTS.get(bare, 0) > _MOST_VARIANTS:
-        _let_vary(bare)
+        _stop_caching(bare)
         return None
     if before is None:
         _note_seen(key)
         return None
-    return _known(key, function, args, kwargs, tensors)
+    return _traced(key, function, args, kwargs, tensors)
 
 
-def _known(
+def _traced(
     key: Key,
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     tensors: list[Tensor],
-) -> Template | None:
-    """Record a call and keep its template."""
+) -> CallTemplate | None:
+    """Trace a call and cache its template."""
     with LOCK:
-        template = _recorded(function, args, kwargs, tensors)
+        template = _trace_call(function, args, kwargs, tensors)
         if template is None:
             _SEEN[key] = False
             return None
         _SEEN.pop(key, None)
         if len(_TEMPLATES) >= _CAPACITY:
-            _make_room()
+            _evict()
         _TEMPLATES[key] = template
     return template
 
@@ -319,16 +321,16 @@ def _numbered(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     tensors: list[Tensor],
-) -> Template | None:
+) -> CallTemplate | None:
     """Return the template of a call whose numbers change at its place in the code: as inputs they are
-    compiled once. Where Python looks at a float, some of its values are kept, each with its own template.
+    compiled once. Where Python looks at a float, some of its values are cached, each with its own template.
     """
-    kind = _bare(key, (float,))
+    kind = _without_numbers(key, (float,))
     if kind not in _NUMBERED:
         with LOCK:
             if len(_NUMBERED) >= _CAPACITY:
                 _NUMBERED.clear()
-            _NUMBERED[kind] = _recorded_with_floats(function, args, kwargs, tensors)
+            _NUMBERED[kind] = _trace_with_floats(function, args, kwargs, tensors)
     template = _NUMBERED.get(kind)
     if template is not None or next(_floats((args, kwargs)), None) is None:
         return template
@@ -336,30 +338,30 @@ def _numbered(
         _note_variant(bare)
         _note_seen(key)
         return None
-    return _known(key, function, args, kwargs, tensors) if _VARIANTS.get(bare, 0) <= _MOST_VARIANTS else None
+    return _traced(key, function, args, kwargs, tensors) if _VARIANTS.get(bare, 0) <= _MOST_VARIANTS else None
 
 
-def _recorded_with_floats(
+def _trace_with_floats(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
-) -> Template | None:
+) -> CallTemplate | None:
     """Return a template that has the floats of a call as operands, if it gives what the call gives."""
     floats = list(_floats((args, kwargs)))
-    plain = _recorded(function, args, kwargs, tensors) if floats else None
+    plain = _trace_call(function, args, kwargs, tensors) if floats else None
     if plain is None:
         return None
-    found = _recorded(function, args, kwargs, tensors, floats)
+    found = _trace_call(function, args, kwargs, tensors, floats)
     return found if found is not None and found.gives_like(plain) else None
 
 
-def _let_vary(bare: Key) -> None:
-    """Keep no call of a kind any more."""
+def _stop_caching(bare: Key) -> None:
+    """Cache no call of a kind any more."""
     with LOCK:
-        for key in [key for key in _TEMPLATES if _bare(key) == bare]:
+        for key in [key for key in _TEMPLATES if _without_numbers(key) == bare]:
             del _TEMPLATES[key]
 
 
-def _make_room() -> None:
-    """Drop the templates nobody used since the last time, and the oldest where all were."""
+def _evict() -> None:
+    """Evict the templates that were not used since the last eviction; the oldest where all were."""
     found = list(_TEMPLATES)
     idle = [key for key in found if not _TEMPLATES[key].used] or found[: _CAPACITY // 4]
     for key in idle:
@@ -373,13 +375,13 @@ class _Found(NamedTuple):
     container: Callable[[list[Tensor]], Any]
 
 
-def _recorded(
+def _trace_call(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     tensors: Sequence[Tensor],
     floats: Sequence[float] = (),
-) -> Template | None:
+) -> CallTemplate | None:
     """Return the graph of a call on placeholders, also of its `floats`; None where it is not all there is to
     the call.
     """
@@ -448,13 +450,15 @@ def _only(results: list[Tensor]) -> Tensor:
     return results[0]
 
 
-def _template(operands: Sequence[Node], found: _Found, drawn: Cell | None, stopped: int) -> Template | None:
+def _template(
+    operands: Sequence[Node], found: _Found, drawn: Cell | None, stopped: int
+) -> CallTemplate | None:
     """Return the template of some results, and of the state of the generator that was `drawn` from; None
     where they need other leaves, or no computing.
     """
     roots = [_node_in(t) for t in found.results]
     tracks = [t._track or (stopped if t.type.dtype.is_inexact else CONSTANT) for t in found.results]
-    if any(root in operands or trivial(root) for root in roots) or len(set(roots)) < len(roots):
+    if any(root in operands or is_constant(root) for root in roots) or len(set(roots)) < len(roots):
         return None
     if drawn is None:
         return template_of(operands, roots, tracks, found.container)

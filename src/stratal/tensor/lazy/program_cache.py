@@ -1,6 +1,4 @@
-"""From nodes to programs: number the nodes a set of values needs, and find or compile the program for that
-structure.
-"""
+"""The program cache: pending work -> structural key -> compiled program."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ from stratal.compiler import compile_graph
 from stratal.graph.graph import Graph, substitute
 from stratal.graph.node import Input, Node, graph_input, topological
 from stratal.runtime.storage import Storage
-from stratal.tensor.lazy import sizes
-from stratal.tensor.values import values
+from stratal.tensor.lazy import symbolic_sizes
+from stratal.tensor.values import node_values
 
 Key = tuple[Any, ...]
 Program = Any  # what compile_graph returns
@@ -35,7 +33,7 @@ choices = settings.together(*SHAPING)
 
 _PROGRAMS = SESSION.cache(LRU[tuple[Key, object], Program](_CAPACITY))  # of lazy work, those used last
 _LIVING = SESSION.cache(WeakTable[Program]())  # by digest and settings, while in use
-_RECENT = SESSION.cache(deque[Program](maxlen=32))  # compiled last: kept although nobody may hold them
+_RECENT = SESSION.cache(deque[Program](maxlen=32))  # compiled last: alive without other references
 COMPILED = [0]  # how many programs this process has compiled
 WATCHERS: list[Watcher] = []  # of those who watch programs run, the last one runs them
 
@@ -74,7 +72,7 @@ class Work(NamedTuple):
             own = node.op if isinstance(node.op, Input) else None
             label = (labels[k] if k < len(labels) else own.label if own else "") or f"x{k}"
             same = own is not None and (own.label, own.frozen) == (label, node in frozen)
-            if same and values.finished(node) is None:  # a placeholder may stay what it is
+            if same and node_values.finished(node) is None:  # a placeholder may stay what it is
                 fresh[node] = node
             else:
                 fresh[node] = graph_input(label, node.aval, node.where, frozen=node in frozen)
@@ -108,7 +106,7 @@ def program_for(work: Work, name: str) -> Program:
     found = _PROGRAMS.get(key)
     if found is None:
         graph = work.graph(name)
-        found = sizes.program_for(graph, compiled) or compiled(graph)
+        found = symbolic_sizes.program_for(graph, compiled) or compiled(graph)
     return _PROGRAMS.keep(key, found)  # rows hold types, ops and numbers, never nodes
 
 
@@ -143,15 +141,15 @@ def remembered() -> list[Program]:
 
 def run(program: Program, inputs: list[Storage]) -> list[Storage]:
     """Run a program once."""
-    if isinstance(program, sizes.SizedProgram):
+    if isinstance(program, symbolic_sizes.SizedProgram):
         return program.outputs(run(program.inner, program.inputs(inputs)))
     made: list[Storage] = WATCHERS[-1].run(program, inputs) if WATCHERS else program.run(inputs)
     return made
 
 
 def runner_in_section(program: Program) -> Callable[[list[Storage]], list[Storage]]:
-    """Return what runs a program once where signal handlers wait, and nobody watches."""
-    if not isinstance(program, sizes.SizedProgram):
+    """Return what runs a program once inside a critical section, without watchers."""
+    if not isinstance(program, symbolic_sizes.SizedProgram):
         found: Callable[[list[Storage]], list[Storage]] = program.run_in_section
         return found
     inner = program.inner.run_in_section
@@ -159,7 +157,7 @@ def runner_in_section(program: Program) -> Callable[[list[Storage]], list[Storag
 
 
 class Watcher(Protocol):
-    """Somebody who sees what is compiled, and runs programs in their own way."""
+    """An observer that is notified of compilations, and runs programs in its own way."""
 
     def compiled(self, program: Program, started_ns: int) -> None: ...
     def run(self, program: Program, inputs: list[Storage]) -> list[Storage]: ...

@@ -1,6 +1,6 @@
-"""Flushing: compute what is needed now, with what is worth computing in the same run.
+"""Flush: compute what is read now, with what is worth computing in the same run.
 
-`companions` says what one run takes in, `execution` runs it.
+`run_cache` looks a run up by its pending calls; else `work_set` selects its tensors, `execution` runs it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,24 @@ from stratal.graph.graph import Graph
 from stratal.graph.interpret import interpret
 from stratal.graph.node import Node
 from stratal.runtime.storage import Storage
-from stratal.tensor.lazy import programs, recognized
-from stratal.tensor.lazy.companions import Run, depending, goal_of, is_leaf, readers, still_read, waiting
-from stratal.tensor.lazy.execution import end_histories, execute, restore, settle_in, undo
-from stratal.tensor.lazy.programs import refuse_at_exit
-from stratal.tensor.lazy.recognized import Waiting
-from stratal.tensor.values import values
-from stratal.tensor.values.alive import SEVERAL, adopt, enlist, set_apart
+from stratal.tensor.lazy import program_cache, run_cache
+from stratal.tensor.lazy.execution import end_histories, execute, restore, store_result, undo
+from stratal.tensor.lazy.program_cache import refuse_at_exit
+from stratal.tensor.lazy.run_cache import PendingWork
+from stratal.tensor.lazy.work_set import (
+    WorkSet,
+    dependents_of,
+    goal_of,
+    is_leaf,
+    pending_or_failed,
+    pending_tensors,
+    still_read,
+)
+from stratal.tensor.values import node_values
 from stratal.tensor.values.backlog import FOR_GRADIENTS, HERE, Backlog, Origin
+from stratal.tensor.values.binding import refuse_traced
 from stratal.tensor.values.handle import TRACKED, Handle
-from stratal.tensor.values.handles import refuse_traced
+from stratal.tensor.values.live import SEVERAL, mark_failed, register_live, take_ownership
 from stratal.tensor.values.state import LOCK, MODE, ModeBlock, tracing
 
 
@@ -33,7 +41,7 @@ def flush(tensors: Iterable[Handle]) -> None:
     with LOCK:
         wanted = list(tensors)
         for tensor in wanted if SEVERAL else ():
-            adopt(tensor)
+            take_ownership(tensor)
         if MODE.trace is None:
             _flush(wanted)
         else:
@@ -59,10 +67,10 @@ def value_of(handle: Handle, asked: str) -> Storage:
 def flush_all() -> None:
     """Compute every live tensor that has no value yet."""
     with LOCK:
-        flush(waiting())
+        flush(pending_tensors())
 
 
-def _relieve(newest: Handle, made: Origin) -> None:
+def _limit_backlog(newest: Handle, made: Origin) -> None:
     """Compute all that waits if that is too much; correct the counts in any case.
 
     Only what the newest tensor needs may fail here: the errors of others are theirs.
@@ -70,47 +78,48 @@ def _relieve(newest: Handle, made: Origin) -> None:
     with LOCK:
         tensors, leaves, ops = _all_waiting([newest])
         backlog = HERE.backlog
-        held = {id(t._storage) for handle in list(backlog.operands.values()) if (t := handle()) is not None}
-        operands = {id(s): s for leaf in leaves if (s := values.finished(leaf)) is not None}
+        operands_alive = [t for handle in list(backlog.operands.values()) if (t := handle()) is not None]
+        counted = set(map(id, (t._storage for t in operands_alive)))
+        operands = {id(s): s for leaf in leaves if (s := node_values.finished(leaf)) is not None}
         backlog.ops = ops
-        backlog.nbytes = sum(s.type.nbytes for key, s in operands.items() if key not in held)
+        backlog.nbytes = sum(s.type.nbytes for key, s in operands.items() if key not in counted)
         tracked = any(t._track == TRACKED for t in tensors)
         backlog.most_ops = backlog.piece_ops * (FOR_GRADIENTS if tracked else 1)
         if not backlog.full:
             return
         backlog.begin_piece(made)
-        compiled = programs.COMPILED[0]
+        compiled = program_cache.COMPILED[0]
         compute(newest)
         _compute_all(tensors)
         backlog.clear()
-        backlog.note_program(programs.COMPILED[0] != compiled)
+        backlog.note_program(program_cache.COMPILED[0] != compiled)
 
 
 def _all_waiting(newest: Sequence[Handle]) -> tuple[list[Handle], list[Node], int]:
     """Return the tensors that wait, the leaves they stand on, and how many ops they need."""
-    found = recognized.waiting(newest, at_once=False)
+    found = run_cache.pending_work(newest, at_once=False)
     if found is not None:
         return found.tensors, found.leaves, found.ops()
-    tensors = waiting()
-    order, leaves = programs.walk([goal_of(t) for t in tensors], is_leaf)
+    tensors = pending_tensors()
+    order, leaves = program_cache.walk([goal_of(t) for t in tensors], is_leaf)
     return tensors, leaves, len(order) - len(leaves)
 
 
 def _compute_all(tensors: Iterable[Handle]) -> None:
-    """Compute tensors that wait; what fails does so again when somebody asks for it."""
+    """Compute tensors that wait; what fails raises its error when it is read."""
     with LOCK:
         for tensor in tensors:
-            if tensor._storage is None and tensor._home is None:
+            if tensor._storage is None and tensor._destination is None:
                 with suppress(Exception):  # of a host call it is the user's
                     compute(tensor)
 
 
 def _end_turn() -> None:
-    _compute_all(waiting())
+    _compute_all(pending_tensors())
     HERE.backlog.clear()
 
 
-Backlog.relieve = staticmethod(_relieve)
+Backlog.flush_some = staticmethod(_limit_backlog)
 Backlog.compute_all = staticmethod(_end_turn)
 
 
@@ -123,18 +132,18 @@ def end_step() -> None:
     """
     if MODE.trace is None:
         with LOCK:
-            _flush([t for t in waiting() if t._home is not None], at_once=True)
+            _flush([t for t in pending_tensors() if t._destination is not None], at_once=True)
             # Such as a sum over all steps: every later step would walk over it. Not what calls back: that
-            # raises where somebody asks for it.
-            left = [t for t in waiting() if t._track != TRACKED]
+            # raises where it is read.
+            left = [t for t in pending_tensors() if t._track != TRACKED]
             if left and not _has_effects(left):
                 _compute_all(left)
 
 
 def _has_effects(tensors: Sequence[Handle]) -> bool:
-    if recognized.waiting((), at_once=False) is not None:  # calls, which have none
+    if run_cache.pending_work((), at_once=False) is not None:  # calls, which have none
         return False
-    order, _ = programs.walk([goal_of(t) for t in tensors], is_leaf)
+    order, _ = program_cache.walk([goal_of(t) for t in tensors], is_leaf)
     return any(node.op.effects for node in order)
 
 
@@ -148,34 +157,34 @@ def undo_step() -> None:
 
 def compute_dependents(nodes: Iterable[Node]) -> None:
     """Compute what depends on leaves that are about to be overwritten from outside."""
-    gone = {n for n in nodes if values.finished(n) is not None}
+    gone = {n for n in nodes if node_values.finished(n) is not None}
     if gone:
-        _attempt(depending(gone, readers()))
+        _try_flush(dependents_of(gone, pending_or_failed()))
 
 
 def overwrite(nodes: Iterable[Node]) -> None:
     """End histories through leaves whose dependents are computed. Leaves that are still needed, by what
     cannot be computed, keep their value: use other memory.
     """
-    gone = {n for n in nodes if values.finished(n) is not None}
+    gone = {n for n in nodes if node_values.finished(n) is not None}
     if gone:
         end_histories(gone)
-        for node in gone.difference(still_read(readers())):
-            values.give_away(node, "a compiled function overwrote it")
+        for node in gone.difference(still_read(pending_or_failed())):
+            node_values.mark_overwritten(node, "a compiled function overwrote it")
 
 
 def _flush(wanted: Sequence[Node | Handle], at_once: bool = False) -> None:
     """Compute tensors and pending leaves."""
-    found = recognized.waiting(wanted, at_once)
-    if found is not None and recognized.run(found):
+    found = run_cache.pending_work(wanted, at_once)
+    if found is not None and run_cache.run_cached(found):
         return
-    error = _attempt(wanted, at_once, found)
+    error = _try_flush(wanted, at_once, found)
     if error is not None:
         raise error
 
 
-def _attempt(
-    wanted: Sequence[Node | Handle], at_once: bool = False, found: Waiting | None = None
+def _try_flush(
+    wanted: Sequence[Node | Handle], at_once: bool = False, found: PendingWork | None = None
 ) -> Exception | None:
     """Compute tensors and pending leaves, or return the error of the program that could not be run.
 
@@ -189,20 +198,20 @@ def _attempt(
         if not goal:
             goals.pop()
             continue
-        work = Run(goal, alone=at_once and len(goals) > 1, step=at_once)
+        work = WorkSet(goal, isolated=at_once and len(goals) > 1, step=at_once)
         first = work.blockers()
-        lost = [n for n in first if values.pending(n) is None]
+        lost = [n for n in first if node_values.pending(n) is None]
         if first and not lost:
             found = None
-            goals.append(list(first) if at_once else _before(first))
+            goals.append(list(first) if at_once else _prerequisites(first))
             continue
-        error = no_value(lost[0]) if lost else _run(work, goal, at_once)
+        error = missing_value_error(lost[0]) if lost else _run(work, goal, at_once)
         if error is not None:
             for goal in goals:
                 _give_up([g for g in goal if isinstance(g, Handle)])
             return error
         if found is not None:
-            recognized.remember(found, work)
+            run_cache.cache_run(found, work)
         found = None
     return None
 
@@ -210,12 +219,12 @@ def _attempt(
 def _unfinished(goal: Node | Handle) -> bool:
     if isinstance(goal, Handle):
         return goal._storage is None
-    return values.finished(goal) is None
+    return node_values.finished(goal) is None
 
 
-def no_value(node: Node) -> StratalError:
+def missing_value_error(node: Node) -> StratalError:
     """Return the error for a leaf that has no value."""
-    why = values.gone(node) or "it belongs to another graph, or Python's collector has freed it"
+    why = node_values.why_missing(node) or "it belongs to another graph, or Python's collector has freed it"
     if why.startswith("trace "):
         return CaptureError(
             f"capture: a value made while {why[6:]} was being captured is used outside it",
@@ -228,55 +237,55 @@ def no_value(node: Node) -> StratalError:
     )  # fmt: skip
 
 
-def _before(first: Sequence[Node]) -> list[Node | Handle]:
+def _prerequisites(first: Sequence[Node]) -> list[Node | Handle]:
     """Return what to compute before what needs some leaves: their tensors, and other leaves of derivatives
     that were never computed, such as fresh parameters: one run makes all.
     """
-    holders = {t._node: t for t in readers() if t._leaf}
+    holders = {t._node: t for t in pending_or_failed() if t._leaf}
     found: list[Node | Handle] = [holders.get(n, n) for n in first]
     for holder in found:
         if isinstance(holder, Handle):
-            adopt(holder)
+            take_ownership(holder)
     known = set(first)
-    for tensor in waiting():
+    for tensor in pending_tensors():
         node = tensor._node
-        if tensor._leaf and tensor._home is None and node not in known:
-            _, leaves = programs.walk([goal_of(tensor)], is_leaf)
-            if all(values.finished(n) is not None for n in leaves):
+        if tensor._leaf and tensor._destination is None and node not in known:
+            _, leaves = program_cache.walk([goal_of(tensor)], is_leaf)
+            if all(node_values.finished(n) is not None for n in leaves):
                 found.append(tensor)
     return found
 
 
-def _run(work: Run, goal: Sequence[Node | Handle], at_once: bool) -> Exception | None:
-    """Compute a goal and its companions; should one of these be at fault, the goal alone.
+def _run(work: WorkSet, goal: Sequence[Node | Handle], at_once: bool) -> Exception | None:
+    """Compute a goal and what is co-scheduled with it; should one of these fail, the goal by itself.
 
     Not so for a step, `at_once`: a loss that cannot be computed, whose label is out of range for instance,
     came before it, and would have ended the program there.
     """
-    work.grow()
+    work.add_co_scheduled()
     error = execute(work)
     asked = set(map(id, goal))
-    companions = [t for t in work.tensors if id(t) not in asked]
-    if error is None or not companions:
+    co_scheduled = [t for t in work.tensors if id(t) not in asked]
+    if error is None or not co_scheduled:
         return error
     once = at_once or any(n.op.effects for n in work.needed())
     work.plan = None
-    for tensor in companions:
-        set_apart(tensor)
-    return error if once else execute(Run(goal, alone=True))
+    for tensor in co_scheduled:
+        mark_failed(tensor)
+    return error if once else execute(WorkSet(goal, isolated=True))
 
 
 def _give_up(tensors: Iterable[Handle]) -> None:
-    """Undo what cannot be computed, and let no later run compute it unless somebody asks for it."""
+    """Undo what cannot be computed; later runs compute it only if it is read."""
     undo(tensors)
     for tensor in tensors:
         if tensor._storage is None:
-            set_apart(tensor)
+            mark_failed(tensor)
 
 
 @block
 def lazily() -> Generator[None]:
-    """Let no call of a block compute at once what it could: whoever wants the graph finds all of it."""
+    """Compute nothing at once in a block, so that the graph of its calls is complete."""
     before = HERE.at_once
     try:
         HERE.at_once = False
@@ -290,19 +299,19 @@ def run_eagerly(tensor: Handle) -> None:
     """Compute one tensor now with the reference interpreter."""
     with LOCK, tracing(None):
         node = goal_of(tensor)
-        _flush(Run([tensor], alone=True).blockers())
-        order, leaves = programs.walk([node], is_leaf)
-        graph = programs.Work(leaves, [node], [], order).graph("eager")
-        inputs = [values.finished(n).array for n in leaves]  # type: ignore[union-attr]
+        _flush(WorkSet([tensor], isolated=True).blockers())
+        order, leaves = program_cache.walk([node], is_leaf)
+        graph = program_cache.Work(leaves, [node], [], order).graph("eager")
+        inputs = [node_values.finished(n).array for n in leaves]  # type: ignore[union-attr]
         try:
             (array,), _ = interpret(Graph(graph.inputs, graph.outputs), inputs)
         except BaseException:
             _give_up([tensor])
             raise
         storage = Storage.copy_of(array, node.aval)
-        settle_in(tensor, storage, {})
+        store_result(tensor, storage, {})
         if tensor._track == TRACKED:
-            enlist(tensor)
+            register_live(tensor)
 
 
 def eager() -> ModeBlock:

@@ -1,4 +1,4 @@
-"""Backward passes and steps of optimizers that came before: one call each, of a template recorded then."""
+"""The step cache: backward passes and optimizer steps seen before are one call each, of a cached template."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from stratal.base.session import SESSION
 from stratal.base.source import unscoped, user_line
 from stratal.graph.graph import substitute
 from stratal.graph.node import Input, Node, graph_input
-from stratal.tensor.calls.kept import promise
-from stratal.tensor.lazy.recognized import Calls
+from stratal.tensor.calls.call_cache import deferred_results
+from stratal.tensor.lazy.run_cache import CallGraph
 from stratal.tensor.tensor import Tensor
-from stratal.tensor.values.alive import LEAVES, LIVE, earlier
+from stratal.tensor.values.binding import lazy_value_of, rebind
+from stratal.tensor.values.deferred import CallTemplate, Deferred, DeferredLeaf, PendingCall, template_of
 from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED
-from stratal.tensor.values.handles import held_of, rebind
-from stratal.tensor.values.promises import Call, Promise, PromisedLeaf, Template, template_of
+from stratal.tensor.values.live import LEAVES, LIVE, earlier_nodes
 from stratal.tensor.values.state import LOCK, MODE, tracing
 from stratal.tensor.values.trace import Trace
 
@@ -25,17 +25,17 @@ _NEVER: Final = object()  # there is no template
 _TEMPLATES: Final = SESSION.cache(LRU[Any, Any](_CAPACITY))
 
 
-def _keep(key: Any, made: Any) -> None:
+def _cache(key: Any, made: Any) -> None:
     """Put what is known of some calls at the end of the table, which forgets those used long ago."""
     with LOCK:
         _TEMPLATES.keep(key, made)
 
 
 # -- gradients -----------------------------------------------------------------------------------------------
-class Backward:
+class CachedBackward:
     """The backward pass of an output that waits: the calls it is made of, the leaves that take gradients."""
 
-    def __init__(self, output: Tensor, root: Promise, calls: Calls, takers: dict[Tensor, int]) -> None:
+    def __init__(self, output: Tensor, root: Deferred, calls: CallGraph, takers: dict[Tensor, int]) -> None:
         self._leaves = list(calls.leaves)
         self.takers = takers
         self.key = (
@@ -48,10 +48,10 @@ class Backward:
         found = _TEMPLATES.get(self.key)
         if found is None:
             return None
-        _keep(self.key, found)
+        _cache(self.key, found)
         made, places = found
         takers = list(self.takers)
-        results = promise(Call(made, self._leaves, user_line()))
+        results = deferred_results(PendingCall(made, self._leaves, user_line()))
         return [(takers[k], result) for k, result in zip(places, results, strict=True)]
 
     def remember(self, targets: Sequence[Tensor], found: Sequence[Node | None]) -> None:
@@ -64,18 +64,18 @@ class Backward:
         roots = substitute([node for _, node in pairs], inputs)
         made = template_of([*inputs.values()], roots, [STOPPED] * len(roots), list, lines=True)
         if made is not None and pairs:
-            _keep(self.key, (made, [k for k, _ in pairs]))
+            _cache(self.key, (made, [k for k, _ in pairs]))
 
 
-def backward_of(output: Tensor) -> Backward | None:
-    """Return the backward pass of an output that is a promise; None where the calls do not say what takes a
+def backward_of(output: Tensor) -> CachedBackward | None:
+    """Return the backward pass of an output that is deferred; None where the calls do not say what takes a
     gradient.
     """
-    root = output._held
-    if root.__class__ is not Promise or output.numel() != 1:
+    root = output._ir
+    if root.__class__ is not Deferred or output.numel() != 1:
         return None
-    assert isinstance(root, Promise)
-    calls = Calls([root])
+    assert isinstance(root, Deferred)
+    calls = CallGraph([root])
     if any(node.op.__class__ is not Input for node in calls.leaves):  # it has a history of its own
         return None
     takers: dict[Tensor, int] = {}
@@ -83,10 +83,10 @@ def backward_of(output: Tensor) -> Backward | None:
         leaf = handle()
         if leaf is None or not leaf._leaf or leaf._trace is not None:
             continue
-        if any(node in calls.leaves for node in earlier(leaf)):
+        if any(node in calls.leaves for node in earlier_nodes(leaf)):
             return None
-        held = leaf._held  # which this thread does not change: the leaf may be another's
-        node = held.known if isinstance(held, PromisedLeaf) else held
+        ir = leaf._ir  # which this thread does not change: the leaf may be another's
+        node = ir.known if isinstance(ir, DeferredLeaf) else ir
         number = calls.leaves.get(node)  # type: ignore[arg-type]
         if number is not None:
             takers[cast(Tensor, leaf)] = number
@@ -94,26 +94,26 @@ def backward_of(output: Tensor) -> Backward | None:
         tensor = handle()
         if tensor is not None and tensor._retains:
             return None
-    return Backward(output, root, calls, takers)
+    return CachedBackward(output, root, calls, takers)
 
 
 # -- steps of optimizers -------------------------------------------------------------------------------------
-class Updates:
+class CachedUpdate:
     """The template of a function that writes cells: which of the given tensors it reads, which it writes."""
 
-    def __init__(self, made: Template, reads: list[int], writes: list[int]) -> None:
+    def __init__(self, made: CallTemplate, reads: list[int], writes: list[int]) -> None:
         self._made, self._reads, self._writes = made, reads, writes
 
     def apply(self, cells: Sequence[Tensor]) -> None:
         """Give the cells that are written their new values."""
-        operands = [held_of(cells[k])[0] for k in self._reads]
-        call = Call(self._made, operands, user_line())
+        operands = [lazy_value_of(cells[k])[0] for k in self._reads]
+        call = PendingCall(self._made, operands, user_line())
         for index, k in enumerate(self._writes):
             cell = cells[k]
-            rebind(cell, Promise(call, index), STOPPED if cell.type.dtype.is_inexact else CONSTANT)
+            rebind(cell, Deferred(call, index), STOPPED if cell.type.dtype.is_inexact else CONSTANT)
 
 
-def update(function: Callable[[], None], about: Any, cells: Iterable[Tensor]) -> None:
+def cached_update(function: Callable[[], None], about: Any, cells: Iterable[Tensor]) -> None:
     """Call a function that changes no more than some cells, and depends on no more than these and on `about`;
     a call like one before builds no op.
     """
@@ -129,19 +129,19 @@ def update(function: Callable[[], None], about: Any, cells: Iterable[Tensor]) ->
     key = "update", about, tuple([(t.type, t._leaf) for t in given])
     found = _TEMPLATES.get(key)
     if found is None:
-        _keep(key, False)  # calls that came once pay for no more
+        _cache(key, False)  # calls that came once pay for no more
     elif found is False:
         with LOCK:
-            found = _recorded(function, given) or _NEVER
-        _keep(key, found)
-    if isinstance(found, Updates):
-        _keep(key, found)
+            found = _trace_update(function, given) or _NEVER
+        _cache(key, found)
+    if isinstance(found, CachedUpdate):
+        _cache(key, found)
         found.apply(given)
     else:
         function()
 
 
-def _recorded(function: Callable[[], None], given: Sequence[Tensor]) -> Updates | None:
+def _trace_update(function: Callable[[], None], given: Sequence[Tensor]) -> CachedUpdate | None:
     """Return what a function does to cells; None where that is not all it does."""
     trace = Trace("update")
     number = {id(t): k for k, t in enumerate(given)}
@@ -162,4 +162,4 @@ def _recorded(function: Callable[[], None], given: Sequence[Tensor]) -> Updates 
     made = template_of([cell.placeholder for cell in cells], roots, [STOPPED] * len(roots), list)
     if made is None or not written:
         return None
-    return Updates(made, [number[id(c.tensor)] for c in cells], [number[id(c.tensor)] for c in written])
+    return CachedUpdate(made, [number[id(c.tensor)] for c in cells], [number[id(c.tensor)] for c in written])

@@ -1,6 +1,6 @@
-"""Rewrites: the value of a view after a write through another one, as ops of the graph.
+"""Aliases after an in-place write: values of the other views of the memory, as ops of the graph.
 
-What the written one is a view of gets it put in its place; what else shows the memory is taken again.
+After a write through a view, the new value is scattered into its bases; other aliases are derived again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from stratal.base.errors import NotDifferentiableError
 from stratal.base.source import SourceLine
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED, USED_UP
+from stratal.tensor.values.handle import CONSTANT, CONSUMED, STOPPED, TRACKED
 from stratal.tensor.values.memory import View
 from stratal.tensor.values.view_ops import RETYPING, put, taken
 
@@ -31,8 +31,8 @@ class Write(NamedTuple):
 
 def joint(nodes: list[Node], tracks: Sequence[int], grad: bool) -> tuple[list[Node], int]:
     """Return the operands of one op, and what its result is to gradients."""
-    if USED_UP in tracks and grad:
-        return nodes, USED_UP  # a gradient that left out what can no more be followed would be wrong
+    if CONSUMED in tracks and grad:
+        return nodes, CONSUMED  # a gradient that left out what can no more be followed would be wrong
     if TRACKED in tracks and grad:
         if STOPPED in tracks:
             nodes = [stopped(n) if k == STOPPED else n for n, k in zip(nodes, tracks, strict=True)]
@@ -68,8 +68,8 @@ def rewritten(
         return new, TRACKED if leaf else mixed
     if track == TRACKED:
         return Builder(where).straight_through(new, node), TRACKED
-    if track == USED_UP:
-        return new, USED_UP
+    if track == CONSUMED:
+        return new, CONSUMED
     return new, STOPPED if first.track in (TRACKED, STOPPED) else track
 
 
