@@ -15,7 +15,7 @@ from waiting import LIMIT_S, joined
 import stratal as st
 from stratal import nn, optim
 from stratal.base.errors import IndexOutOfRangeError
-from stratal.runtime.storage import DISTURBED, layout_of
+from stratal.runtime.storage import INVALIDATED, layout_of
 from stratal.tensor.capture.signature_match import NO_MATCH
 from stratal.tensor.values.state import LOCK
 
@@ -139,7 +139,7 @@ BATCH = st.tensor(np.random.default_rng(0).standard_normal((4, 3)).astype(np.flo
 def steady(step: Any) -> bool:
     """Whether the next call may take what the last one found."""
     found = step._last.steady
-    return found is not None and found.token is DISTURBED[0]
+    return found is not None and found.token is INVALIDATED[0]
 
 
 def weights(layer: Any) -> list[Any]:
@@ -402,7 +402,7 @@ def test_memory_that_is_used_again_starts_afresh() -> None:
     gc.collect()  # of the function, which holds the result
     found = [f(x)._storage for _ in range(3)]
     assert first in map(id, found)
-    assert all((s.stamp, s.settled, s.exported) == (None, False, False) for s in found)
+    assert all((s.stamp, s.pinned, s.exported) == (None, False, False) for s in found)
 
 
 def test_like_arguments_the_program_does_not_read_are_looked_at_too() -> None:

@@ -100,7 +100,7 @@ class OutputMemory:
                 self._last = at % count
                 # As one that never held anything.
                 storage.stamp = storage._exports = storage.nodes = storage.handles = None
-                storage.settled = False
+                storage.pinned = False
                 return storage
         made = _issue(self.layout)
         if count < self._capacity:

@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 _BYTE: Final = c_char.from_buffer
 Layout = tuple[TensorType, tuple[int, ...], bool]  # type, strides in bytes, whether 64-byte aligned
 
-DISTURBED: Final[list[object]] = [object()]  # another object whenever something happens to a settled Storage
+INVALIDATED: Final[list[object]] = [object()]  # replaced whenever a pinned Storage changes
 _layouts: Final[dict[Layout, Layout]] = {}
 _exported: Final[dict[int, weakref.ref[Export]]] = {}  # the living; empty means no Storage has a view
 _stamps: Final[dict[int, weakref.ref[Stamp]]] = {}  # the living; empty means nobody relies on a Storage
@@ -53,20 +53,20 @@ def layout_of(type_: TensorType, strides_bytes: tuple[int, ...], *, aligned: boo
     Axes of one element have no stride of their own: they get that of a row-major array.
     """
     if 1 in type_.shape or 0 in type_.shape:
-        strides_bytes = _settled(type_, strides_bytes)
+        strides_bytes = _strides_as_stored(type_, strides_bytes)
     layout = (type_, strides_bytes, aligned)
     if len(_layouts) > 4096:
         _layouts.clear()
     return _layouts.setdefault(layout, layout)
 
 
-def _settled(type_: TensorType, strides: tuple[int, ...]) -> tuple[int, ...]:
-    settled = []
+def _strides_as_stored(type_: TensorType, strides: tuple[int, ...]) -> tuple[int, ...]:
+    found = []
     below = type_.dtype.itemsize
     for n, stride in zip(reversed(type_.ints), reversed(strides), strict=True):
-        settled.append(below if n <= 1 or not type_.nbytes else stride)
-        below = settled[-1] * max(n, 1)
-    return tuple(reversed(settled))
+        found.append(below if n <= 1 or not type_.nbytes else stride)
+        below = found[-1] * max(n, 1)
+    return tuple(reversed(found))
 
 
 def row_major(type_: TensorType) -> Layout:
@@ -132,14 +132,14 @@ class Storage:
     """Memory of a tensor of `type`; `array` is a strided view of it for the runtime's own use.
 
     `address` is where element 0 lies and `layout` the type with the strides in bytes: what a run reads of a
-    Storage. Whoever writes to it takes its `stamp` away. A `settled` one is taken for granted by somebody:
-    that it stays where it is, with the one handle that holds it, and without a stamp if it is written.
-    Whatever may end that calls `disturb`. `nodes` and `handles` are weak references, by id, to whom it was
+    Storage. Whoever writes to it takes its `stamp` away. A `pinned` one is cached by a replay, which assumes
+    that it stays where it is, with the one handle that has it, and without a stamp if it is written.
+    Whatever may end that calls `invalidate`. `nodes` and `handles` are weak references, by id, to whom it was
     given as a value; some hold another one now.
     """
 
     __slots__ = (
-        "__weakref__", "_exports", "address", "array", "handles", "layout", "nodes", "settled", "stamp",
+        "__weakref__", "_exports", "address", "array", "handles", "layout", "nodes", "pinned", "stamp",
         "type",
     )  # fmt: skip
 
@@ -147,7 +147,7 @@ class Storage:
         self.type: Final = type_
         self.stamp: Stamp | None = None
         self._exports: Callable[[], Export | None] | None = None
-        self.settled = False
+        self.pinned = False
         self.nodes: dict[int, Any] | None = None
         self.handles: dict[int, Any] | None = None
         self._adopt(array)
@@ -164,7 +164,7 @@ class Storage:
         made = cls.__new__(cls)
         made.type = layout[0]  # type: ignore[misc]
         made._exports = made.stamp = made.nodes = made.handles = None
-        made.settled = False
+        made.pinned = False
         made.array = array
         made.address = address
         made.layout = layout
@@ -239,8 +239,8 @@ class Storage:
 
     def invalidate(self) -> None:
         """Note that this storage moves, leaves its handle, or comes to be held by somebody else."""
-        if self.settled:
-            DISTURBED[0] = object()
+        if self.pinned:
+            INVALIDATED[0] = object()
 
     @property
     def exported(self) -> bool:

@@ -24,7 +24,7 @@ ROW = np.array([0.5, -1.0, 2.0, -0.25], np.float32)
 
 
 def promised(result: st.Tensor) -> bool:
-    return isinstance(result._held, Deferred) and result._held.call._nodes is None
+    return isinstance(result._ir, Deferred) and result._ir.call._nodes is None
 
 
 def thrice(call: Callable[[], Any]) -> Any:

@@ -29,7 +29,7 @@ def unrecorded() -> Iterator[Callable[[], None]]:
     """What makes every call build its ops, as the first of a kind does."""
     patch = pytest.MonkeyPatch()
     call_cache._TEMPLATES.clear()
-    yield lambda: (call_cache._TEMPLATES.clear(), patch.setattr(call_cache, "_second", lambda *_: None))  # type: ignore[func-returns-value]
+    yield lambda: (call_cache._TEMPLATES.clear(), patch.setattr(call_cache, "_template_for", lambda *_: None))  # type: ignore[func-returns-value]
     patch.undo()
 
 

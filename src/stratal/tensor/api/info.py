@@ -15,7 +15,7 @@ from stratal.base import settings
 from stratal.base.dims import Sym
 from stratal.base.dtypes import DType, as_dtype, promote, promote_scalar, set_default_float
 from stratal.base.errors import AttributeValueError, CaptureError, DTypeError
-from stratal.runtime.storage import DISTURBED
+from stratal.runtime.storage import INVALIDATED
 from stratal.tensor.build import common_dtype, normalise
 from stratal.tensor.device import CPU, check_device, device
 from stratal.tensor.tensor import Tensor
@@ -72,7 +72,7 @@ def set_default_dtype(d: Any, /) -> None:
                            hint="set it before the call")  # fmt: skip
     with LOCK:
         set_default_float(dtype)
-        DISTURBED[0] = object()  # no call is like the one before
+        INVALIDATED[0] = object()  # no call is like the one before
 
 
 def set_num_threads(n: int, /) -> None:
@@ -87,7 +87,7 @@ def set_num_threads(n: int, /) -> None:
                            hint="set it before the call")  # fmt: skip
     with LOCK:
         settings.threads.assign(n)
-        DISTURBED[0] = object()  # no call is like the one before
+        INVALIDATED[0] = object()  # no call is like the one before
 
 
 def get_num_threads() -> int:

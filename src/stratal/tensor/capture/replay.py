@@ -19,7 +19,7 @@ from stratal.base.types import TensorType
 from stratal.graph.graph import Graph, substitute
 from stratal.runtime.program import LoadedProgram
 from stratal.runtime.repeat import RepeatedProgram
-from stratal.runtime.storage import DISTURBED, Storage
+from stratal.runtime.storage import INVALIDATED, Storage
 from stratal.tensor.capture.carried import Carried
 from stratal.tensor.capture.effects import Effect, apply_effects
 from stratal.tensor.capture.guards import Guards
@@ -262,7 +262,7 @@ def pattern_of(arguments: Sequence[Any]) -> list[int]:
 class Steady(NamedTuple):
     """What a call found, true as long as nothing disturbs the storages it read and wrote."""
 
-    token: object  # `DISTURBED` then
+    token: object  # `INVALIDATED` then
     program: RepeatedProgram
 
 
@@ -460,7 +460,7 @@ def _run_steadily(entry: Entry, addresses: list[int]) -> list[Storage] | None:
     What varies lies at `addresses`, in the layouts that the program expects.
     """
     steady = entry.steady
-    if steady is None or steady.token is not DISTURBED[0] or program_cache.WATCHERS:
+    if steady is None or steady.token is not INVALIDATED[0] or program_cache.WATCHERS:
         return None
     _link_gradients(entry, (), _links(entry, ()))
     return steady.program.run(addresses)
@@ -492,7 +492,7 @@ def _run_with_care(entry: Entry, arguments: list[Any]) -> list[Storage]:
         update_views([cell for _, cell in written])
     views = [cell._view for _, cell in written if cell._view is not None]
     if all(len(view.memory.alive()) < 2 for view in views):
-        _settle(entry, program.loaded, inputs)
+        _pin(entry, program.loaded, inputs)
     return outputs
 
 
@@ -513,15 +513,15 @@ def _link_gradients(
         give_gradient(one.tensor(arguments), other.tensor(arguments)._grad)
 
 
-def _settle(entry: Entry, program: LoadedProgram, inputs: list[Storage]) -> None:
+def _pin(entry: Entry, program: LoadedProgram, inputs: list[Storage]) -> None:
     """Let later calls take for granted what this one found, where that can be."""
     if not entry.may_be_steady or program.calls_back or program.checked:
         return
     varying = set(entry.varying)
     for k, storage in enumerate(inputs):
         if k not in varying:
-            storage.settled = True
-    entry.steady = Steady(DISTURBED[0], RepeatedProgram(program, inputs, entry.varying))
+            storage.pinned = True
+    entry.steady = Steady(INVALIDATED[0], RepeatedProgram(program, inputs, entry.varying))
 
 
 def _make_room(written: list[tuple[int, Tensor]], inputs: list[Storage], seen: set[int]) -> None:

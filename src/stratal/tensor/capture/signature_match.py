@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from stratal.base.interrupts import ATOMIC
 from stratal.base.settings import blocks_in_force
-from stratal.runtime.storage import DISTURBED
+from stratal.runtime.storage import INVALIDATED
 from stratal.tensor.capture.replay import Entry, FromArgument, results
 from stratal.tensor.capture.results import Output
 from stratal.tensor.lazy import program_cache
@@ -78,7 +78,7 @@ class SignatureMatch:
     def run(self, arguments: Sequence[Any]) -> Any:
         """Return the result of such a call; `NO_MATCH` where it may be another, and nothing has run."""
         layouts, views = self._layouts, self._views
-        if self._token is not DISTURBED[0] or program_cache.WATCHERS or len(arguments) != len(layouts):
+        if self._token is not INVALIDATED[0] or program_cache.WATCHERS or len(arguments) != len(layouts):
             return NO_MATCH
         if self._blocks is not blocks_in_force():
             return NO_MATCH
