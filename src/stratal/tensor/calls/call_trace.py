@@ -13,7 +13,7 @@ from stratal.tensor.functions.random import generator_state
 from stratal.tensor.lazy.work_set import is_constant
 from stratal.tensor.scalars import FromFloat, RuntimeScalar
 from stratal.tensor.tensor import Tensor
-from stratal.tensor.values.deferred import CallTemplate, template_of
+from stratal.tensor.values.deferred import CallTemplate, only, template_of
 from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED
 from stratal.tensor.values.memory import layouts_of
 from stratal.tensor.values.state import MODE, tracing
@@ -99,7 +99,7 @@ class _Found(NamedTuple):
 def _results(result: Any, trace: Trace) -> _Found | None:
     """Return the tensors a call returned and what holds them; None for anything else."""
     kind: type[Any] = type(result)
-    container: Callable[[list[Tensor]], Any] = _only
+    container: Callable[[list[Tensor]], Any] = only
     parts = [result]
     if kind in (tuple, list):
         parts, container = list(result), kind
@@ -107,10 +107,6 @@ def _results(result: Any, trace: Trace) -> _Found | None:
         parts, container = list(result), kind._make
     fine = all(type(t) is Tensor and t._trace is trace and not (t._leaf or t._retains) for t in parts)
     return _Found(parts, container) if fine and parts else None
-
-
-def _only(results: list[Tensor]) -> Tensor:
-    return results[0]
 
 
 def _template(

@@ -90,6 +90,11 @@ class CallTemplate:
         return [known[result.number] for result in self.results]
 
 
+def only(results: Sequence[Any]) -> Any:
+    """Return the result of a call that has one: the `container` of its template."""
+    return results[0]
+
+
 def template_of(
     operands: Sequence[Node], roots: Sequence[Node], tracks: Sequence[int], container: Any, *,
     lines: bool = False, draws: bool = False,
