@@ -20,7 +20,7 @@ from stratal.base.session import SESSION
 from stratal.base.source import user_line
 from stratal.tensor.build import changes
 from stratal.tensor.calls.call_key import Key, floats_in, key_of, without_numbers
-from stratal.tensor.calls.call_trace import trace_call, trace_with_floats
+from stratal.tensor.calls.call_trace import TracedCall, trace_call, trace_with_floats
 from stratal.tensor.calls.direct import are_ready, by_program
 from stratal.tensor.calls.moves import MOVES
 from stratal.tensor.functions.random import generator_state
@@ -83,7 +83,7 @@ def cached_call(function: Any) -> Any:
                 HERE.backlog.note_sizes((function, user_line()), [t.type.shape for t in tensors])
             template = _TEMPLATES.get(key)
             if template is None:
-                template = _template_for(key, function, args, kwargs, tensors)
+                template = _template_for(key, TracedCall(function, args, kwargs, tensors))
                 if template is None:
                     return _call_uncached(function, args, kwargs, at_once and are_ready(tensors))
             if template.layouts is not None and template.layouts != layouts_of(tensors):
@@ -155,13 +155,7 @@ def deferred_results(call: PendingCall) -> list[Tensor]:
     return results
 
 
-def _template_for(
-    key: Key,
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    tensors: list[Tensor],
-) -> Any:
+def _template_for(key: Key, call: TracedCall) -> Any:
     """Return the template of a call that came before; None for the first of its kind, and where there can be
     none.
     """
@@ -169,9 +163,9 @@ def _template_for(
     if before is False:  # such a call pays for no more than this
         return None
     bare = without_numbers(key)
-    if bare != key and not _takes_indices(function):
+    if bare != key and not _takes_indices(call.function):
         if changes(key, bare, depth=2):
-            return _numbered(key, bare, function, args, kwargs, tensors)
+            return _numbered(key, bare, call)
     elif bare != key and before is None:
         _note_variant(bare)
     elif bare != key and _VARIANTS.get(bare, 0) > _MOST_VARIANTS:
@@ -180,19 +174,13 @@ def _template_for(
     if before is None:
         _note_seen(key)
         return None
-    return _traced(key, function, args, kwargs, tensors)
+    return _traced(key, call)
 
 
-def _traced(
-    key: Key,
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    tensors: list[Tensor],
-) -> CallTemplate | None:
+def _traced(key: Key, call: TracedCall) -> CallTemplate | None:
     """Trace a call and cache its template."""
     with LOCK:
-        template = trace_call(function, args, kwargs, tensors)
+        template = trace_call(call)
         if template is None:
             _SEEN[key] = False
             return None
@@ -220,14 +208,7 @@ def _note_variant(bare: Key) -> None:
     _VARIANTS[bare] = _VARIANTS.get(bare, 0) + 1
 
 
-def _numbered(
-    key: Key,
-    bare: Key,
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    tensors: list[Tensor],
-) -> CallTemplate | None:
+def _numbered(key: Key, bare: Key, call: TracedCall) -> CallTemplate | None:
     """Return the template of a call whose numbers change at its place in the code: as inputs they are
     compiled once. Where Python looks at a float, some of its values are cached, each with its own template.
     """
@@ -236,15 +217,15 @@ def _numbered(
         with LOCK:
             if len(_NUMBERED) >= _CAPACITY:
                 _NUMBERED.clear()
-            _NUMBERED[kind] = trace_with_floats(function, args, kwargs, tensors)
+            _NUMBERED[kind] = trace_with_floats(call)
     template = _NUMBERED.get(kind)
-    if template is not None or next(floats_in((args, kwargs)), None) is None:
+    if template is not None or not call.floats():
         return template
     if key not in _SEEN:
         _note_variant(bare)
         _note_seen(key)
         return None
-    return _traced(key, function, args, kwargs, tensors) if _VARIANTS.get(bare, 0) <= _MOST_VARIANTS else None
+    return _traced(key, call) if _VARIANTS.get(bare, 0) <= _MOST_VARIANTS else None
 
 
 def _stop_caching(bare: Key) -> None:

@@ -21,17 +21,29 @@ from stratal.tensor.values.trace import Cell, Trace
 from stratal.tensor.values.views import relation_of
 
 
-def trace_call(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    tensors: Sequence[Tensor],
-    floats: Sequence[float] = (),
-) -> CallTemplate | None:
+class TracedCall(NamedTuple):
+    """A call of a public function, with the tensors among its arguments in the order of its key."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    tensors: Sequence[Tensor]
+
+    def floats(self) -> list[float]:
+        return list(floats_in((self.args, self.kwargs)))
+
+
+class _Found(NamedTuple):
+    results: list[Tensor]
+    container: Callable[[list[Tensor]], Any]
+
+
+def trace_call(call: TracedCall, floats: Sequence[float] = ()) -> CallTemplate | None:
     """Return the graph of a call on placeholders, also of its `floats`; None where it is not all there is to
     the call.
     """
-    trace = Trace(getattr(function, "__name__", "call"))
+    tensors, args, kwargs = call.tensors, call.args, call.kwargs
+    trace = Trace(getattr(call.function, "__name__", "call"))
     cells = [trace.enter(t) for t in tensors]
     operands: list[Node] = [cell.placeholder for cell in cells]
     if MODE.grad and any(t._track == TRACKED for t in tensors):
@@ -45,25 +57,15 @@ def trace_call(
             if floats:
                 varying = (RuntimeScalar(trace, x, FromFloat(k, None, "")) for k, x in enumerate(floats))
                 args, kwargs = with_floats((args, kwargs), varying)
-            result = function(*args, **kwargs)
+            result = call.function(*args, **kwargs)
     except Exception:
         return None  # the call itself says what is wrong
     finally:
         trace.closed = True
     found = _results(result, trace)
-    entered = {*map(id, tensors), id(state)}
-    if found is None or not entered >= trace.cells.keys():
+    if found is None or not {*map(id, tensors), id(state)} >= trace.cells.keys():
         return None
-    if any(cell.written and cell is not drawn for cell in trace.cells.values()):
-        return None
-    if trace.grads or trace.grads_read or trace.tokens or trace.num_leaves or trace.differentiated:
-        return None
-    if trace.asks_values:
-        return None
-    own = {id(t) for t in found.results}
-    if any((t := made()) is not None and id(t) not in own for made in trace.created):
-        return None
-    if not all(t._view is None or t._view.repeats for t in found.results):
+    if not _is_pure(trace, drawn, found.results):
         return None
     operands += [node for node, _ in trace.numbers.values()]
     stopped = STOPPED if any(t._track == STOPPED for t in tensors) else CONSTANT
@@ -79,21 +81,25 @@ def trace_call(
     return made
 
 
-def trace_with_floats(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
-) -> CallTemplate | None:
+def trace_with_floats(call: TracedCall) -> CallTemplate | None:
     """Return a template that has the floats of a call as operands, if it gives what the call gives."""
-    floats = list(floats_in((args, kwargs)))
-    plain = trace_call(function, args, kwargs, tensors) if floats else None
-    if plain is None:
-        return None
-    found = trace_call(function, args, kwargs, tensors, floats)
-    return found if found is not None and found.gives_like(plain) else None
+    floats = call.floats()
+    plain = trace_call(call) if floats else None
+    found = None if plain is None else trace_call(call, floats)
+    return found if plain is not None and found is not None and found.gives_like(plain) else None
 
 
-class _Found(NamedTuple):
-    results: list[Tensor]
-    container: Callable[[list[Tensor]], Any]
+def _is_pure(trace: Trace, drawn: Cell | None, results: Sequence[Tensor]) -> bool:
+    """Return whether a call wrote nothing but the generator's state, read no value, and leaves nothing behind
+    but its results.
+    """
+    if any(cell.written and cell is not drawn for cell in trace.cells.values()):
+        return False
+    if trace.grads or trace.grads_read or trace.tokens or trace.num_leaves or trace.differentiated:
+        return False
+    own = set(map(id, results))
+    left = any((t := made()) is not None and id(t) not in own for made in trace.created)
+    return not (trace.asks_values or left) and all(t._view is None or t._view.repeats for t in results)
 
 
 def _results(result: Any, trace: Trace) -> _Found | None:
