@@ -138,7 +138,7 @@ BATCH = st.tensor(np.random.default_rng(0).standard_normal((4, 3)).astype(np.flo
 
 def steady(step: Any) -> bool:
     """Whether the next call may take what the last one found."""
-    found = step._last.steady
+    found = step._last.pinned_replay
     return found is not None and found.token is INVALIDATED[0]
 
 
@@ -203,7 +203,7 @@ def test_steps_after_a_change_from_outside_are_those_of_a_step_that_never_settle
         change(layer, opt)
         for _ in range(STEPS):
             if not settles:
-                step._last.steady = None
+                step._last.pinned_replay = None
             step(BATCH)
         results.append([*weights(layer), *(np.array(p.grad.numpy()) for p in layer.parameters())])
     for ours, theirs in zip(*results, strict=True):

@@ -8,7 +8,7 @@ import numpy as np
 
 from stratal.base.errors import AttributeValueError, ShapeError, not_given
 from stratal.tensor.api.explained import explain_methods
-from stratal.tensor.capture.carried import carried
+from stratal.tensor.capture.replayed_calls import replayed_method
 
 Array = np.ndarray[Any, Any]
 _PARTS: Final = (
@@ -47,11 +47,11 @@ class Metric:
         """Forget all batches."""
         self.state, self._seen = self.start(), False
 
-    def carried_state(self) -> list[Any]:
+    def replayed_state(self) -> list[Any]:
         """Return what an update changes."""
         return [self]
 
-    @carried
+    @replayed_method
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Add a batch. A compiled function adds one in each call, when its results are there."""
         self._add(self.batch(*args, **kwargs))

@@ -1,6 +1,6 @@
 """Numbers that vary: Python floats that each call of a captured program reads anew.
 
-    read := a float in the arguments, or in a place | the size of an axis | op(read or Python number, ..)
+    read := a float in the arguments, or at a location | the size of an axis | op(read or Python number, ..)
     op   := + | - | * | -x | / by what is not zero
 
 What Python computes with such numbers is a formula, and each call evaluates it in Python itself: rounding,
@@ -31,14 +31,14 @@ _LARGEST: Final = 64  # formula, in numbers and operators: longer ones cost call
 
 # -- what each call evaluates --------------------------------------------------------------------------------
 class FromFloat(NamedTuple):
-    """A float: an argument, or what stands in a place."""
+    """A float: an argument, or what stands at a location."""
 
     position: int
-    place: Any
+    location: Any
     name: str
 
     def now(self, arguments: Sequence[Any]) -> float:
-        found: float = arguments[self.position] if self.place is None else self.place.read()
+        found: float = arguments[self.position] if self.location is None else self.location.read()
         return found
 
 

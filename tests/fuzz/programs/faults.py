@@ -137,13 +137,14 @@ FAULTS = {
         Fault("announced guards are not compared", ("guards:Guards._failed_since",), _gives(None)),
         Fault("a guard that fails at a glance holds", ("guards:Guard.holds",), _gives(True)),
         Fault("a guard compares by ==", ("guards:Guard.holds",), _equal),
-        Fault("closure cells are not guarded", ("places:Cell.quick",), _unguarded),
-        Fault("items of dicts are not guarded", ("places:Item.quick",), _unguarded),
-        Fault("elements of lists are not guarded", ("places:Element.quick",), _unguarded),
-        Fault("class attributes are not guarded", ("places:ClassAttribute.quick",), _unguarded),
-        Fault("slots are not guarded", ("places:Slot.quick",), _unguarded),
+        Fault("closure cells are not guarded", ("locations:Cell.quick",), _unguarded),
+        Fault("items of dicts are not guarded", ("locations:Item.quick",), _unguarded),
+        Fault("elements of lists are not guarded", ("locations:Element.quick",), _unguarded),
+        Fault("class attributes are not guarded", ("locations:ClassAttribute.quick",), _unguarded),
+        Fault("slots are not guarded", ("locations:Slot.quick",), _unguarded),
         Fault(
-            "lengths and keys are not guarded", ("places:Measured.quick", "places:Place.quick"), _unguarded
+            "lengths and keys are not guarded",
+            ("locations:Measured.quick", "locations:Location.quick"), _unguarded
         ),
         Fault(
             "signature without values",
@@ -173,14 +174,14 @@ FAULTS = {
         Fault("gradients are lost", ("assembly:Run.grads",), lambda original: property(lambda self: [])),
         Fault("effects are lost", ("replay:apply_effects", "results:apply_effects"), _gives(None)),
         Fault("the last effect is lost", ("replay:apply_effects", "results:apply_effects"), _half),
-        Fault("attributes keep their value", ("effects:SetPlace.apply",), _gives(None)),
+        Fault("attributes keep their value", ("effects:SetLocation.apply",), _gives(None)),
         Fault("carried calls are lost", ("effects:CallMethods.apply",), _gives(None)),
         Fault("aliases of arguments are ignored", ("replay:Alias.failed",), _gives(None)),
         Fault("gradients that were there before are ignored", ("replay:Entry.failed",), _only_guards),
         Fault("tensors of the closure are frozen", ("replay:Gather.__call__",), _stale_handles),
         Fault("floats are frozen", ("replay:FromFloat.storage",), _first),
         Fault("arrays are frozen", ("replay:FromArray.storage",), _first),
-        Fault("tensors that are put in places are frozen", ("replay:FromPlace.tensor",), _first),
+        Fault("tensors that are put in places are frozen", ("replay:FromLocation.tensor",), _first),
         Fault("sizes are frozen", ("replay:FromSize.storage",), _first),
     )
 }

@@ -9,7 +9,7 @@ from stratal.base.errors import AttributeValueError, not_given
 from stratal.optim.group import ParamGroup
 from stratal.optim.optimizer import Optimizer
 from stratal.tensor.api.explained import explain_methods
-from stratal.tensor.capture.carried import carried
+from stratal.tensor.capture.replayed_calls import replayed_method
 from stratal.tensor.tensor import Tensor
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class LRScheduler:
         super().__init_subclass__(**kwargs)
         explain_methods(cls, "__init__", "step")
         if "step" in cls.__dict__:
-            cls.step = carried(cls.step)  # type: ignore[method-assign]
+            cls.step = replayed_method(cls.step)  # type: ignore[method-assign]
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         if not isinstance(optimizer, Optimizer):
@@ -114,14 +114,14 @@ class LRScheduler:
             set_rate(group, lr)
         self._last_lr = list(rates)
 
-    def carried_state(self) -> list[Any]:
+    def replayed_state(self) -> list[Any]:
         """Return what a step changes: this schedule and its parts, and the groups' rates."""
         parts: list[Any] = [self, *self.optimizer.param_groups]
         for scheduler in getattr(self, "_schedulers", ()):
-            parts += scheduler.carried_state()
+            parts += scheduler.replayed_state()
         return parts
 
-    @carried
+    @replayed_method
     def step(self) -> None:
         """Move on by one epoch and write the new rates into the optimizer's groups."""
         self.last_epoch += 1

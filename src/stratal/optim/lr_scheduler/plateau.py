@@ -10,7 +10,7 @@ from stratal.base.errors import AttributeValueError
 from stratal.optim.lr_scheduler.base import per_group, set_rate
 from stratal.optim.optimizer import Optimizer
 from stratal.tensor.api.explained import explain_methods
-from stratal.tensor.capture.carried import carried
+from stratal.tensor.capture.replayed_calls import replayed_method
 
 
 class ReduceLROnPlateau:
@@ -36,11 +36,11 @@ class ReduceLROnPlateau:
         self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
         self._last_lr = [float(group["lr"]) for group in optimizer.param_groups]
 
-    def carried_state(self) -> list[Any]:
+    def replayed_state(self) -> list[Any]:
         """Return what a step changes: this schedule and the groups' rates."""
         return [self, *self.optimizer.param_groups]
 
-    @carried
+    @replayed_method
     def step(self, metrics: Any) -> None:
         """Look at the metric of one epoch and lower the rates where it has stopped improving."""
         current = float(metrics)

@@ -39,6 +39,16 @@ from stratal.tensor.capture.containers import (
     subscript,
     uncovered,
 )
+from stratal.tensor.capture.locations import (
+    MISSING,
+    Element,
+    Item,
+    Location,
+    Measured,
+    Slot,
+    Specials,
+    Weakly,
+)
 from stratal.tensor.capture.natives import unwatched
 from stratal.tensor.capture.objects import (
     MUTABLE,
@@ -50,16 +60,6 @@ from stratal.tensor.capture.objects import (
     tables_of,
 )
 from stratal.tensor.capture.origins import Made
-from stratal.tensor.capture.places import (
-    MISSING,
-    Element,
-    Item,
-    Measured,
-    Place,
-    Slot,
-    Specials,
-    Weakly,
-)
 from stratal.tensor.capture.plain import plain, same
 from stratal.tensor.functions.random import Generator
 from stratal.tensor.scalars import RuntimeScalar
@@ -76,19 +76,19 @@ class Accesses:
 
     def __init__(self, trace: Trace, given: dict[int, Any], inputs: dict[int, Tensor]) -> None:
         self.trace, self.given, self._inputs = trace, given, inputs
-        self.reads: dict[Key, tuple[Place, Any]] = {}
+        self.reads: dict[Key, tuple[Location, Any]] = {}
         self.containers: dict[int, Before] = {}
         self.made = Made(trace, given, self.containers)
-        self.places: dict[Key, tuple[Place, Any]] = {}
+        self.locations: dict[Key, tuple[Location, Any]] = {}
         self.written: set[Key] = set()  # of those, the ones that the run wrote
         self.stateful: dict[int, Any] = {}  # objects of Stratal's classes that the run used
-        self.carried: dict[int, Any] = {}  # objects that each replay changes by calls of their methods
-        self.carried_state: list[tuple[Any, Any]] = []  # what those objects hold, and held before the run
+        self.replayed: dict[int, Any] = {}  # objects that each replay changes by calls of their methods
+        self.replayed_state: list[tuple[Any, Any]] = []  # what those objects hold, and held before the run
         self.prelude: set[int] = set()  # of them, those changed ahead of the program, by id
         self.scalars: set[int] = set()  # holders of those that are inputs and were read, by id
-        self.varying: dict[str, Place] = {}  # floats that must be inputs
+        self.varying: dict[str, Location] = {}  # floats that must be inputs
         self.deferred: dict[int, Any] = {}  # that are changed only after the run
-        self.missing: dict[tuple[int, str], Place] = {}  # attributes that objects of Stratal's do not have
+        self.missing: dict[tuple[int, str], Location] = {}  # attributes that objects of Stratal's do not have
         self.weak: dict[int, weakref.ref[Any]] = {}  # references to objects that were asked for, by their id
         self.names: dict[int, str] = {}  # of objects, by id
         self.arrays: dict[int, np.ndarray[Any, Any]] = {}  # given to Stratal's functions
@@ -143,78 +143,81 @@ class Accesses:
         if target is not None and target not in self.made:
             self.weak[id(target)] = reference
 
-    def guarded(self) -> Iterator[tuple[Place, Any]]:
+    def guarded(self) -> Iterator[tuple[Location, Any]]:
         """Yield what was read, and what stood there."""
         for reference in self.weak.values():
             target = _REFERENT(reference)
             if id(target) in self.stateful or (isinstance(target, Tensor) and self.trace.reads(target)):
                 raise refusals.WEAK_STATE(type(target).__name__)
-        for place, value in self.reads.values():
+        for location, value in self.reads.values():
             if not self.weak.keys().isdisjoint(map(id, value if isinstance(value, tuple) else (value,))):
-                raise refusals.WEAK_AND_STRONG(f"{place.name} and a weakref.ref")
-            weak = self.weak.get(id(place.holder))
-            yield (place if weak is None else Weakly(weak, (type(place), place.key), place.name)), value
+                raise refusals.WEAK_AND_STRONG(f"{location.name} and a weakref.ref")
+            weak = self.weak.get(id(location.holder))
+            if weak is not None:
+                location = Weakly(weak, (type(location), location.key), location.name)
+            yield location, value
 
     # -- reads -----------------------------------------------------------------------------------------------
-    def read(self, place: Place) -> None:
+    def read(self, location: Location) -> None:
         """Note that the run reads a place."""
-        key = place.identity()
-        if isinstance(place.holder, BaseException):  # code that is not observed may have raised it
+        key = location.identity()
+        if isinstance(location.holder, BaseException):  # code that is not observed may have raised it
             self.made.refresh()
-            if self.made.is_new(place.holder):
+            if self.made.is_new(location.holder):
                 return
-        if id(place.holder) in self.carried:
-            self._read_carried(place, place.read())
+        if id(location.holder) in self.replayed:
+            self._read_replayed(location, location.read())
         if key in self.reads:
             return
-        value, before = place.read(), self.before(place)
-        if id(place.holder) not in self.given and same(value, before):
+        value, before = location.read(), self.before(location)
+        if id(location.holder) not in self.given and same(value, before):
             self.made.found(value)
         if type(value) is RuntimeScalar:  # guarded as a float
-            self.scalars.add(id(place.holder))
+            self.scalars.add(id(location.holder))
             return
         if not plain(value):
-            self.names.setdefault(id(value), place.name)
+            self.names.setdefault(id(value), location.name)
         if same(value, before) and not self.made.is_value(value):
-            self.reads[key] = place, value
-        elif id(place.holder) in self.carried:  # what stands there now was made of what stood there
-            self.reads[key] = place, before
+            self.reads[key] = location, value
+        elif id(location.holder) in self.replayed:  # what stands there now was made of what stood there
+            self.reads[key] = location, before
 
-    def _read_carried(self, place: Place, value: Any) -> None:
+    def _read_replayed(self, location: Location, value: Any) -> None:
         """Note a read of what a carried call has changed, or will at another time: all that it knew decides;
         a number that the call changes ahead of the program is an input of that.
         """
         if not plain(value):
             return
-        if type(value) is float and id(place.holder) in self.prelude:
-            self.varying[place.name] = place
+        if type(value) is float and id(location.holder) in self.prelude:
+            self.varying[location.name] = location
             return
-        for fields, copy in self.carried_state:
+        for fields, copy in self.replayed_state:
             key = (id(fields), Measured, contents_of)
-            self.reads[key] = Measured(fields, contents_of, f"what {place.name} stands in"), contents_of(copy)
+            measured = Measured(fields, contents_of, f"what {location.name} stands in")
+            self.reads[key] = measured, contents_of(copy)
 
-    def before(self, place: Place) -> Any:
+    def before(self, location: Location) -> Any:
         """Return what stood at a place before the run."""
-        known = self.containers.get(id(place.holder))
-        if known is not None and isinstance(place, Item):
-            return known.copy.get(place.key, MISSING)
-        if known is not None and isinstance(place, Element):
+        known = self.containers.get(id(location.holder))
+        if known is not None and isinstance(location, Item):
+            return known.copy.get(location.key, MISSING)
+        if known is not None and isinstance(location, Element):
             try:
-                return known.copy[place.key]
+                return known.copy[location.key]
             except IndexError:
                 return MISSING
-        if isinstance(place, Measured):
-            return place.read()
-        key = place.identity()
-        if key not in self.places:
-            self.places[key] = place, place.read()
-        return self.places[key][1]
+        if isinstance(location, Measured):
+            return location.read()
+        key = location.identity()
+        if key not in self.locations:
+            self.locations[key] = location, location.read()
+        return self.locations[key][1]
 
     def is_text_of_values(self, value: Any) -> bool:
         """Return whether text, be it in a tuple, is made of tensors: it is known after the run."""
         if isinstance(value, (tuple, frozenset)):
             return bool(self.texts) and any(map(self.is_text_of_values, value))
-        return isinstance(value, str) and any(standing in value for standing in self.texts)
+        return isinstance(value, str) and any(prior in value for prior in self.texts)
 
     def reads_text(self, value: Any) -> None:
         """Refuse that the run looks into such text."""
@@ -244,8 +247,8 @@ class Accesses:
             return next((size for size in shown if size is not None), None)
         if not isinstance(value, str):
             return None
-        for standing in self.texts:  # names its tensor's type
-            value = value.replace(standing, "")
+        for prior in self.texts:  # names its tensor's type
+            value = value.replace(prior, "")
         return next((Sym.named(name) for name in self.trace.symbols if name in value), None)
 
     def shows_plainly(self, value: Any) -> None:
@@ -425,8 +428,8 @@ class Accesses:
         if key not in self.reads and id(before.holder) not in self.given:
             for x in before.contents:
                 self.number(x)
-            place = Measured(before.holder, contents_of, f"what {before.name} holds")
-            self.reads[key] = place, before.contents
+            location = Measured(before.holder, contents_of, f"what {before.name} holds")
+            self.reads[key] = location, before.contents
 
     def is_array(self, value: Any) -> bool:
         """Return whether a value is an array of NumPy's, or stands for one that is an argument."""
@@ -478,8 +481,8 @@ class Accesses:
         if isinstance(holder, CONTAINERS) and self.touch(holder):
             key = (id(holder), Measured, len)
             if key not in self.reads:
-                place = Measured(holder, len, f"the length of {self.name(holder)}")
-                self.reads[key] = place, len(self.containers[id(holder)].copy)
+                location = Measured(holder, len, f"the length of {self.name(holder)}")
+                self.reads[key] = location, len(self.containers[id(holder)].copy)
 
     def member(self, holder: Any, value: Any) -> None:
         """Note that the run asks whether a container has a key or an item."""
@@ -581,24 +584,24 @@ class Accesses:
 
     def num_writes(self) -> int:
         """Return how many places and containers hold something else than before the run."""
-        places = sum(place.read() is not value for place, value in self.places.values())
-        return places + sum(before.changed() + len(before.calls) for before in self.containers.values())
+        locations = sum(location.read() is not value for location, value in self.locations.values())
+        return locations + sum(before.changed() + len(before.calls) for before in self.containers.values())
 
     def written_containers(self) -> list[Before]:
         """Return the containers from before the run that it has written."""
         found = [b for b in self.containers.values() if b.changed() or b.calls or b.written]
         return [before for before in found if not self.made.was_made(before.holder)]
 
-    def written_places(self) -> list[tuple[Place, Any]]:
+    def written_locations(self) -> list[tuple[Location, Any]]:
         """Return the places from before the run that it has written, with what stands there now."""
-        found = [(key, place, place.read(), value) for key, (place, value) in self.places.items()]
+        found = [(key, location, location.read(), value) for key, (location, value) in self.locations.items()]
         written = [(p, now) for key, p, now, value in found if key in self.written or not same(now, value)]
-        return [(place, now) for place, now in written if not self.made.is_new(place.holder)]
+        return [(location, now) for location, now in written if not self.made.is_new(location.holder)]
 
-    def writes_place(self, place: Place) -> Callable[[], None]:
+    def writes_location(self, location: Location) -> Callable[[], None]:
         """Note that the run is about to write a place; return what notes that it has."""
-        self.before(place)
-        return lambda: self.written.add(place.identity())
+        self.before(location)
+        return lambda: self.written.add(location.identity())
 
     def writes_key(self, holders: Sequence[Any], key: Any) -> None:
         """Note that the run wrote an entry of the dict of those that has it."""
@@ -618,9 +621,9 @@ class Accesses:
         for before in self.containers.values():
             if before.changed():
                 before.restore()
-        for place, value in self.places.values():
-            if not same(place.read(), value):
-                place.restore(value)
+        for location, value in self.locations.values():
+            if not same(location.read(), value):
+                location.restore(value)
 
 
 RESHAPING: Final = frozenset({"reshape", "ravel", "flatten"})  # of arrays, alike of tensors

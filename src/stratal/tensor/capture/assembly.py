@@ -18,11 +18,11 @@ from stratal.tensor.capture import replay
 from stratal.tensor.capture.accesses import Accesses, Key
 from stratal.tensor.capture.containers import parts_of
 from stratal.tensor.capture.dynamic import Symbolic, needs_sizes
-from stratal.tensor.capture.effects import CallMethods, Effect, SetItems, SetPlace
+from stratal.tensor.capture.effects import CallMethods, Effect, SetItems, SetLocation
 from stratal.tensor.capture.guards import Guard, Guards
-from stratal.tensor.capture.places import MISSING, Item, Measured, Place
+from stratal.tensor.capture.locations import MISSING, Item, Location, Measured
 from stratal.tensor.capture.plain import plain
-from stratal.tensor.capture.results import Output, Standing, Template, Value
+from stratal.tensor.capture.results import Output, PriorTensor, Template, Value
 from stratal.tensor.capture.stateful import guard_stateful
 from stratal.tensor.lazy import flushing, program_cache
 from stratal.tensor.tensor import Tensor
@@ -38,11 +38,11 @@ class Run:
     def __init__(
         self, trace: Any, name: str, leaves: list[Any], placeholders: dict[Node, int],
         outputs: dict[Node, int], tracks: list[int], result: Template, effects: list[Effect],
-        standing: list[Standing],
+        prior: list[PriorTensor],
     ) -> None:  # fmt: skip
         self.trace, self.name, self.leaves = trace, name, leaves
         self.placeholders, self.outputs, self.tracks = placeholders, outputs, tracks
-        self.result, self.effects, self.standing = result, effects, standing
+        self.result, self.effects, self.prior = result, effects, prior
 
     @functools.cached_property
     def cell_of(self) -> dict[Node, Cell]:
@@ -60,11 +60,11 @@ class Run:
 
 
 def entry_of(
-    run: Run, accesses: Accesses, varying: list[tuple[Place, Any]], symbolic: Symbolic | None
+    run: Run, accesses: Accesses, varying: list[tuple[Location, Any]], symbolic: Symbolic | None
 ) -> replay.Entry:
     """Return the entry that replays a run."""
     guards = _guards(accesses, varying)
-    carried = _carried(run, guards, accesses)
+    replayed = _replayed_calls(run, guards, accesses)
     accesses.forget()
     trace, outputs, grads, cells = run.trace, run.outputs, run.grads, run.written
     outlived = _survivors(trace, {id(g) for _, g in grads})
@@ -84,7 +84,7 @@ def entry_of(
     wanted = set(used) | {c.placeholder for c in cells}
     inputs = list(dict.fromkeys([*(n for n in run.cell_of if n in wanted), *used]))
     work = program_cache.Work([*inputs, *spare], roots[: len(outputs)], updates, order)
-    reads = [_read(run, n, carried) for n in inputs]
+    reads = [_read(run, n, replayed) for n in inputs]
     frozen = _frozen(run, inputs, reads)
     entry = replay.Entry(work.graph(run.name, _input_labels(run, inputs, guards), frozen), guards)
     entry.reads = reads
@@ -100,65 +100,65 @@ def entry_of(
     read = trace.grads_read.values()
     entry.grads_before = [(_owner(run, p), None if g is None else g.type) for p, g in read]
     entry.result, entry.effects, entry.survivors = run.result, run.effects, survivors
-    for x in run.standing:
-        x.place, x.gradient = carried.get(id(x.tensor)), _gradient_read(run, x.tensor)
-    entry.standing = [x for x in run.standing if x.place is not None]
-    entry.gradients = [x for x in run.standing if x.gradient is not None]
+    for x in run.prior:
+        x.location, x.gradient = replayed.get(id(x.tensor)), _gradient_read(run, x.tensor)
+    entry.prior = [x for x in run.prior if x.location is not None]
+    entry.gradients = [x for x in run.prior if x.gradient is not None]
     entry.calls_back = bool(trace.tokens)
     entry.once = bool(survivors) or trace.recapture
     entry.lazily, entry.versions = lazily, versions
-    entry.alias = _alias(run, entry, carried)
+    entry.alias = _alias(run, entry, replayed)
     guards.validated()
     return entry if symbolic is None else _for_all_sizes(entry, symbolic)
 
 
 # -- what must hold ------------------------------------------------------------------------------------------
-def _guards(accesses: Accesses, varying: list[tuple[Place, Any]]) -> Guards:
+def _guards(accesses: Accesses, varying: list[tuple[Location, Any]]) -> Guards:
     guards = Guards()
-    guards.always = [Guard(place, value) for place, value in accesses.guarded()]
-    for place, value in varying:
-        guards.always.append(Guard(Measured(place, _type_at, place.name), type(value)))
-    missing = [place for place in accesses.missing.values() if place.read() is MISSING]
-    guards.announced = [Guard(place, MISSING) for place in missing]
-    guard_stateful(guards, accesses.stateful.values(), accesses.names, accesses.carried)
-    for place, value in accesses.reads.values():
+    guards.always = [Guard(location, value) for location, value in accesses.guarded()]
+    for location, value in varying:
+        guards.always.append(Guard(Measured(location, _type_at, location.name), type(value)))
+    missing = [location for location in accesses.missing.values() if location.read() is MISSING]
+    guards.announced = [Guard(location, MISSING) for location in missing]
+    guard_stateful(guards, accesses.stateful.values(), accesses.names, accesses.replayed)
+    for location, value in accesses.reads.values():
         if isinstance(value, Tensor):
-            guards.names.setdefault(id(value), place.name)
+            guards.names.setdefault(id(value), location.name)
     return guards
 
 
-def _type_at(place: Place) -> Any:
+def _type_at(location: Location) -> Any:
     """Return what must be equal of numbers that are inputs."""
-    return type(place.read())
+    return type(location.read())
 
 
-def _carried(run: Run, guards: Guards, accesses: Accesses) -> dict[int, Place]:
+def _replayed_calls(run: Run, guards: Guards, accesses: Accesses) -> dict[int, Location]:
     """Return where tensors stand that the run reads and replaces, by their id: each call finds another one.
 
     Their guards compare types instead.
     """
-    written = set(_places_written(run.effects))
-    found: dict[int, Place] = {}
-    for place, x in (*accesses.reads.values(), *guards.announced):  # the latter are of a module's buffers
-        if isinstance(x, Tensor) and id(x) in run.trace.cells and place.identity() in written:
-            found[id(x)] = place
+    written = set(_locations_written(run.effects))
+    found: dict[int, Location] = {}
+    for location, x in (*accesses.reads.values(), *guards.announced):  # the latter are of a module's buffers
+        if isinstance(x, Tensor) and id(x) in run.trace.cells and location.identity() in written:
+            found[id(x)] = location
     for guard in [*guards.always, *guards.announced]:
         for x in _tensors(guard):
-            if id(x) in found and found[id(x)] is not guard.place:
+            if id(x) in found and found[id(x)] is not guard.location:
                 del found[id(x)]  # somebody else relies on this very tensor
     for x in (*run.leaves, *(o for o, _ in (*run.trace.grads.values(), *run.trace.grads_read.values()))):
         found.pop(id(x), None)
-    places = list(found.values())
+    locations = list(found.values())
     for kept in (guards.always, guards.announced):
         for k, guard in enumerate(kept):
-            if (place := guard.place) in places:
-                kept[k] = Guard(Measured(place, _carried_kind, place.name), _carried_kind(place))
+            if (location := guard.location) in locations:
+                kept[k] = Guard(Measured(location, _replayed_kind, location.name), _replayed_kind(location))
     return found
 
 
-def _carried_kind(place: Place) -> Any:
+def _replayed_kind(location: Location) -> Any:
     """Return what must be equal of tensors that stand in a place one after another."""
-    x = place.read()
+    x = location.read()
     if type(x) is not Tensor or x._trace is not None:
         return x
     return (x.type, x._leaf, x._track == TRACKED, x._guarded)
@@ -170,12 +170,12 @@ def _tensors(guard: Guard) -> list[Tensor]:
     return [x for x in found if isinstance(x, Tensor)]
 
 
-def _places_written(effects: Sequence[Effect]) -> list[Key]:
+def _locations_written(effects: Sequence[Effect]) -> list[Key]:
     """Return the places that get an output of the program."""
     found: list[Key] = []
     for effect in effects:
-        if isinstance(effect, SetPlace) and isinstance(effect.value, Output):
-            found.append(effect.place.identity())
+        if isinstance(effect, SetLocation) and isinstance(effect.value, Output):
+            found.append(effect.location.identity())
         elif isinstance(effect, SetItems) and isinstance(effect.holder, Value):
             holder = id(effect.holder.value)
             found += [(holder, Item, k) for k, v in effect.values.items() if isinstance(v, Output)]
@@ -186,12 +186,12 @@ def _places_written(effects: Sequence[Effect]) -> list[Key]:
     return found
 
 
-def _alias(run: Run, entry: replay.Entry, carried: dict[int, Place]) -> replay.Alias:
+def _alias(run: Run, entry: replay.Entry, replayed: dict[int, Location]) -> replay.Alias:
     """Return what must be alike of arguments and of what is read elsewhere."""
     handles = [r.handle for r in entry.reads if isinstance(r, replay.FromHandle)]
     for guard in entry.guards.always:
         handles += _tensors(guard)
-    others = _others(run, entry, carried)
+    others = _others(run, entry, replayed)
     leaves = [*run.leaves, *(x for x, _ in others)]
     anew = {id(x) for x, _ in others} - {id(x) for x in handles}
     own = {id(x) for x in leaves if isinstance(x, Tensor)}
@@ -219,15 +219,15 @@ def _alias(run: Run, entry: replay.Entry, carried: dict[int, Place]) -> replay.A
     return alias
 
 
-_Anew = replay.FromPlace | replay.FromGrad
+_Anew = replay.FromLocation | replay.FromGrad
 
 
-def _others(run: Run, entry: replay.Entry, carried: dict[int, Place]) -> list[tuple[Handle, _Anew]]:
+def _others(run: Run, entry: replay.Entry, replayed: dict[int, Location]) -> list[tuple[Handle, _Anew]]:
     """Return the tensors from before that each call finds anew: in places that it writes, as gradients."""
     cells = run.trace.cells
     found: list[tuple[Handle, _Anew]] = []
-    for key, place in carried.items():
-        found.append((cells[key].tensor, replay.FromPlace(place)))
+    for key, location in replayed.items():
+        found.append((cells[key].tensor, replay.FromLocation(location)))
     shown = {id(x.tensor) for x in entry.gradients}
     shown |= {id(g) for _, g in run.trace.grads.values()}
     for owner, g in run.trace.grads_read.values():
@@ -237,7 +237,7 @@ def _others(run: Run, entry: replay.Entry, carried: dict[int, Place]) -> list[tu
 
 
 # -- the graph -----------------------------------------------------------------------------------------------
-def _read(run: Run, node: Node, carried: dict[int, Place]) -> replay.Read | replay.Fixed:
+def _read(run: Run, node: Node, replayed: dict[int, Location]) -> replay.Read | replay.Fixed:
     if node in run.trace.fixed:
         fixed: replay.Fixed = run.trace.fixed[node]
         return fixed
@@ -255,7 +255,7 @@ def _read(run: Run, node: Node, carried: dict[int, Place]) -> replay.Read | repl
     gradient = _gradient_read(run, cell.tensor)
     if gradient is not None:
         return gradient
-    return replay.FromPlace(carried[id(cell.tensor)]) if id(cell.tensor) in carried else found
+    return replay.FromLocation(replayed[id(cell.tensor)]) if id(cell.tensor) in replayed else found
 
 
 def _gradient_read(run: Run, tensor: Handle) -> replay.FromGrad | None:

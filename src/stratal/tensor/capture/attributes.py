@@ -16,19 +16,19 @@ from stratal.base.dims import Sym
 from stratal.tensor.capture import refusals
 from stratal.tensor.capture.accesses import RESHAPING, Accesses
 from stratal.tensor.capture.containers import CONTAINERS, Noted
-from stratal.tensor.capture.natives import unwatched
-from stratal.tensor.capture.objects import MUTABLE, fields_of, is_covered, ours, owner_of, stateful, tables_of
-from stratal.tensor.capture.output import KeptBack
-from stratal.tensor.capture.places import (
+from stratal.tensor.capture.locations import (
     MISSING,
     ClassAttribute,
     Computed,
     Item,
+    Location,
     Measured,
     OfThread,
-    Place,
     Slot,
 )
+from stratal.tensor.capture.natives import unwatched
+from stratal.tensor.capture.objects import MUTABLE, fields_of, is_covered, ours, owner_of, stateful, tables_of
+from stratal.tensor.capture.output import BufferedOutput
 from stratal.tensor.capture.plain import plain
 from stratal.tensor.tensor import Tensor
 
@@ -67,7 +67,7 @@ def reads_attribute(seen: Accesses, owner: Any, name: str) -> None:
         return
     if isinstance(owner, types.FrameType) and name not in ("f_back", "f_code", "f_globals"):
         raise refusals.FRAME("", name)
-    if id(owner) in seen.deferred and not hasattr(_found(type(owner), name), "is_carried"):
+    if id(owner) in seen.deferred and not hasattr(_found(type(owner), name), "is_replayed"):
         raise refusals.READ_AFTER_CALL(type(owner).__name__, name)
     if isinstance(owner, types.ModuleType):
         if owner.__name__.partition(".")[0] != "stratal":
@@ -96,7 +96,7 @@ def _instance_attribute(seen: Accesses, owner: Any, name: str) -> None:
     seen.use(owner)
     if name == "__dict__":
         seen.touch(owner)
-    if stateful(owner) and (ours(kind) or is_covered(owner, name)) and id(owner) not in seen.carried:
+    if stateful(owner) and (ours(kind) or is_covered(owner, name)) and id(owner) not in seen.replayed:
         if fields is not None and name not in fields:  # a method that an attribute may replace
             seen.missing[id(fields), name] = Item(fields, name, f"{seen.name(owner)}.{name}")
         return
@@ -167,16 +167,17 @@ def reads_attributes(seen: Accesses, owner: Any) -> None:
             reads_attribute(seen, owner, name)
 
 
-def _redirects(seen: Accesses, place: Place, written: Callable[[], None]) -> Callable[[], None]:
+def _redirects(seen: Accesses, location: Location, written: Callable[[], None]) -> Callable[[], None]:
     """Return what refuses, after the write, a stream that takes text without code that is observed."""
 
     def note() -> None:
         written()
-        stream = place.read()
+        stream = location.read()
         observed = isinstance(getattr(type(stream), "write", None), types.FunctionType)
-        known = stream in (None, MISSING) or isinstance(stream, KeptBack) or stream is seen.before(place)
+        known = stream in (None, MISSING) or isinstance(stream, BufferedOutput)
+        known = known or stream is seen.before(location)
         if not (known or observed or stream in seen.made):
-            raise refusals.REDIRECTED(place.name)
+            raise refusals.REDIRECTED(location.name)
 
     return note
 
@@ -207,20 +208,21 @@ def writes_attribute(seen: Accesses, owner: Any, name: str) -> Noted:
     if not _plainly_set(seen, owner, name):
         raise refusals.ATTRIBUTE(f"{seen.name(owner)}.{name} = ..", type(owner).__name__)
     if isinstance(owner, threading.local):
-        return seen.writes_place(OfThread(owner, name, f"{seen.name(owner)}.{name}"))
+        return seen.writes_location(OfThread(owner, name, f"{seen.name(owner)}.{name}"))
     if isinstance(owner, types.ModuleType):
-        place = Item(owner.__dict__, name, f"{owner.__name__}.{name}")
-        written = seen.writes_place(place)
-        return _redirects(seen, place, written) if owner is sys and name in ("stdout", "stderr") else written
+        location = Item(owner.__dict__, name, f"{owner.__name__}.{name}")
+        written = seen.writes_location(location)
+        redirects = owner is sys and name in ("stdout", "stderr")
+        return _redirects(seen, location, written) if redirects else written
     elif isinstance(owner, type):
         if not owner.__flags__ & MUTABLE or name == "__slotnames__":  # an error; a cache of `copyreg`
             return False
         kind = Slot if isinstance(_found(type(owner), name), STORED) else ClassAttribute
-        return seen.writes_place(kind(owner, name, f"{owner.__name__}.{name}"))
+        return seen.writes_location(kind(owner, name, f"{owner.__name__}.{name}"))
     else:
         seen.touch(owner)
         seen.touch_tables(owner)
         stored = isinstance(_found(type(owner), name), STORED)
         if stored and not isinstance(owner, BaseException):  # a traceback holds what the run made
-            return seen.writes_place(Slot(owner, name, f"{seen.name(owner)}.{name}"))
+            return seen.writes_location(Slot(owner, name, f"{seen.name(owner)}.{name}"))
         return lambda: seen.writes_key([*tables_of(owner), fields_of(owner)], name)

@@ -19,7 +19,7 @@ from stratal.graph.node import Input, Node
 from stratal.tensor.capture import replay
 from stratal.tensor.capture.containers import contents_of
 from stratal.tensor.capture.plain import same
-from stratal.tensor.capture.results import Argument, Copied, Made, Output, Standing, Value
+from stratal.tensor.capture.results import Argument, Copied, Made, Output, PriorTensor, Value
 from stratal.tensor.scalars import Formula, FromFloat, FromNumber
 from stratal.tensor.tensor import Tensor
 
@@ -97,11 +97,11 @@ def _equal_reads(a: Any, b: Any) -> bool:
         return a.dtype is b.dtype and _equal_reads(a.read, b.read)
     if isinstance(a, Formula):
         return a.op is b.op and _each(_equal_reads, a.parts, b.parts)
-    if isinstance(a, (replay.FromPlace, FromFloat)) and a.place is not None and b.place is not None:
-        return a.place.holder is b.place.holder and bool(a.place.key == b.place.key)
+    if isinstance(a, (replay.FromLocation, FromFloat)) and a.location is not None and b.location is not None:
+        return a.location.holder is b.location.holder and bool(a.location.key == b.location.key)
     if isinstance(a, replay.FromArray):
-        places = [(r.array.ctypes.data, r.array.strides, r.type) for r in (a, b)]
-        return places[0] == places[1]  # a slice is another object in each run
+        locations = [(r.array.ctypes.data, r.array.strides, r.type) for r in (a, b)]
+        return locations[0] == locations[1]  # a slice is another object in each run
     if isinstance(a, replay.FromGrad):
         return _equal_reads(a.owner, b.owner)
     if isinstance(a, replay.FromPart):
@@ -122,10 +122,10 @@ def _equal(a: Any, b: Any, memo: dict[int, int]) -> bool:
         return same_output and (a.shown is b.shown or _equal(a.shown, b.shown, memo))
     if isinstance(a, Argument):
         return bool(a.path == b.path)
-    if isinstance(a, Standing):
+    if isinstance(a, PriorTensor):
         if a.gradient is not None and b.gradient is not None:
             return _equal_reads(a.gradient, b.gradient)
-        return _equal_values(a.place, b.place) if a.place and b.place else a.tensor is b.tensor
+        return _equal_values(a.location, b.location) if a.location and b.location else a.tensor is b.tensor
     if isinstance(a, (Copied, Made, list, dict)):  # which one it is counts
         memo[id(a)] = id(b)
     if isinstance(a, Copied):

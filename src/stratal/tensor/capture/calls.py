@@ -26,9 +26,9 @@ from stratal.tensor.capture.accesses import Accesses
 from stratal.tensor.capture.attributes import STORED, reads_attribute, reads_attributes, writes_attribute
 from stratal.tensor.capture.containers import CONTAINERS, VIEWS, Noted, kind_of, parts_of, uncovered
 from stratal.tensor.capture.frozen import frozen
+from stratal.tensor.capture.locations import MISSING, Measured
 from stratal.tensor.capture.objects import MUTABLE, fields_of, is_standard, ours, stateful
 from stratal.tensor.capture.output import filters
-from stratal.tensor.capture.places import MISSING, Measured
 from stratal.tensor.capture.plain import plain
 from stratal.tensor.tensor import Tensor
 
@@ -473,8 +473,8 @@ def _cached(seen: Accesses, function: Any) -> Callable[[], None]:
     if isinstance(wrapped, types.FunctionType):
         seen.caching.add(wrapped.__code__)
     else:  # what it returns is not seen
-        for place, _ in seen.trace.varying:
-            seen.number(place.read())
+        for location, _ in seen.trace.varying:
+            seen.number(location.read())
     written, known = seen.num_writes(), _misses(function)
 
     def note() -> None:

@@ -24,13 +24,13 @@ from stratal.plan.host import expect_host
 from stratal.tensor.arguments import check_function
 from stratal.tensor.capture import audit as audit_
 from stratal.tensor.capture import refusals
-from stratal.tensor.capture.carried import Snapshot
 from stratal.tensor.capture.dynamic import Sizes, Symbolic
 from stratal.tensor.capture.frames import observable, traces_now
-from stratal.tensor.capture.places import Place
+from stratal.tensor.capture.locations import Location
 from stratal.tensor.capture.recaptures import Reasons
 from stratal.tensor.capture.recording import Given, Recording, VaryingError, labels
 from stratal.tensor.capture.replay import Entry, run
+from stratal.tensor.capture.replayed_calls import Snapshot
 from stratal.tensor.capture.signature import (
     changed_part,
     signature_of,
@@ -73,7 +73,7 @@ class Compiled:
         self._match: SignatureMatch | None = None  # calls that need no key; of the capture used last
         self._floats: dict[Any, set[int]] = {}  # positions of float arguments seen to vary
         self._frozen: dict[Any, set[int]] = {}  # positions of float arguments that Python needs
-        self._varying: dict[str, Place | None] = {}  # floats seen to vary; None where that failed
+        self._varying: dict[str, Location | None] = {}  # floats seen to vary; None where that failed
         self._bound: dict[int, tuple[Any, Compiled]] = {}  # by the identity of the instance
         self.captures = 0
         self.reasons = Reasons()
@@ -336,7 +336,7 @@ class Compiled:
         if sys.implementation.name == "cpython" and not traces_now():
             raise refusals.TRACED(of=self._name)
         plain = self._learn_floats(key, given)
-        self._learn_places(plain)
+        self._learn_locations(plain)
         expect_host()
         with collector_paused():  # until the first run has compiled it
             with interruptible():
@@ -377,12 +377,12 @@ class Compiled:
                 return self._signature(given)
         return key
 
-    def _learn_places(self, key: Any) -> None:
+    def _learn_locations(self, key: Any) -> None:
         """Note which frozen floats are the reason why no capture fits."""
         for entry in self._entries.get(key, ()):
             for guard in entry.guards.floats():
-                if not guard.holds() and type(guard.place.read()) is float:
-                    self._varying.setdefault(guard.place.name, guard.place)
+                if not guard.holds() and type(guard.location.read()) is float:
+                    self._varying.setdefault(guard.location.name, guard.location)
 
     def _trace_sized(self, plain: Any, given: Given, sizes: Sizes) -> tuple[Any, Entry]:
         """Return the capture for as many sizes as the function allows, and its key.
@@ -416,11 +416,11 @@ class Compiled:
         try:
             return key, capture.run(self._varying)
         except VaryingError as error:
-            known = {name for name, place in self._varying.items() if place is None}
-            if not known.isdisjoint(error.places):
-                names = ", ".join(known & error.places.keys())
+            known = {name for name, location in self._varying.items() if location is None}
+            if not known.isdisjoint(error.locations):
+                names = ", ".join(known & error.locations.keys())
                 raise refusals.NUMBER_OF_SCHEDULE(names, of=self._name) from None
-            self._varying |= error.places
+            self._varying |= error.locations
             return self._trace(key, given, symbolic, frozen)
         except UndecidedError:
             raise
@@ -436,7 +436,7 @@ class Compiled:
     def _freeze(self, numbers: Sequence[FromFloat], given: Given) -> None:
         """Let floats be inputs no longer, since Python needs them."""
         for number in numbers:
-            if number.place is not None:
+            if number.location is not None:
                 self._varying[number.name] = None
                 continue
             self._frozen.setdefault(given.group, set()).add(number.position)

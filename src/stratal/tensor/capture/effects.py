@@ -10,24 +10,24 @@ import numpy as np
 
 from stratal.tensor.capture.accesses import Accesses
 from stratal.tensor.capture.containers import Before, set_contents
-from stratal.tensor.capture.places import MISSING, Place
-from stratal.tensor.capture.results import Filling, Template, Value
+from stratal.tensor.capture.locations import MISSING, Location
+from stratal.tensor.capture.results import Bindings, Template, Value
 from stratal.tensor.capture.templates import Templates
 from stratal.tensor.values.binding import own_value
 from stratal.tensor.values.state import note_mutation
 
 
-class SetPlace(NamedTuple):
+class SetLocation(NamedTuple):
     """A place that holds another value after the call; None where it holds nothing."""
 
-    place: Place
+    location: Location
     value: Template | None
 
-    def apply(self, filling: Filling) -> None:
+    def apply(self, bindings: Bindings) -> None:
         if self.value is None:
-            self.place.restore(MISSING)
+            self.location.restore(MISSING)
         else:
-            self.place.write(filling.fill(self.value))
+            self.location.write(bindings.fill(self.value))
 
 
 class SetItems(NamedTuple):
@@ -37,12 +37,12 @@ class SetItems(NamedTuple):
     values: dict[Any, Template]
     removed: list[Any]
 
-    def apply(self, filling: Filling) -> None:
-        holder = filling.fill(self.holder)
+    def apply(self, bindings: Bindings) -> None:
+        holder = bindings.fill(self.holder)
         for key in self.removed:
             dict.pop(holder, key, None)
         for key, value in self.values.items():
-            dict.__setitem__(holder, key, filling.fill(value))
+            dict.__setitem__(holder, key, bindings.fill(value))
 
 
 class CallMethods(NamedTuple):
@@ -51,23 +51,23 @@ class CallMethods(NamedTuple):
     holder: Template
     calls: list[tuple[Callable[..., Any], list[Template]]]
 
-    def apply(self, filling: Filling) -> None:
-        holder = filling.fill(self.holder)
+    def apply(self, bindings: Bindings) -> None:
+        holder = bindings.fill(self.holder)
         for method, args in self.calls:
-            method(holder, *[filling.fill(x) for x in args])
+            method(holder, *[bindings.fill(x) for x in args])
 
 
 class Effect(Protocol):
     """What a run wrote, and each call writes."""
 
-    def apply(self, filling: Filling) -> None: ...
+    def apply(self, bindings: Bindings) -> None: ...
 
 
 def effects_of(accesses: Accesses, templates: Templates) -> list[Effect]:
     """Return what a run wrote; guard what a container held where that decides what it holds now."""
     found = [_effect_of(before, accesses, templates) for before in accesses.written_containers()]
-    for place, now in accesses.written_places():
-        found.append(SetPlace(place, None if now is MISSING else templates.of(now)))
+    for location, now in accesses.written_locations():
+        found.append(SetLocation(location, None if now is MISSING else templates.of(now)))
     return found
 
 
@@ -102,9 +102,9 @@ def gradient_effects(accesses: Accesses, templates: Templates) -> list[Effect]:
     return [CallMethods(templates.of(c.tensor), [(own_value, [Value(c.leaf)])]) for c in turned]
 
 
-def apply_effects(effects: Sequence[Effect], filling: Filling) -> None:
+def apply_effects(effects: Sequence[Effect], bindings: Bindings) -> None:
     """Write what the captured run wrote."""
     for effect in effects:
-        effect.apply(filling)
+        effect.apply(bindings)
     if effects:
         note_mutation()

@@ -118,7 +118,7 @@ def once_per_code(compute: Callable[[CodeType], T]) -> Callable[[CodeType], T]:
 def depths(code: CodeType) -> dict[int, int]:
     """Return how many variables and operands there are ahead of each instruction that can be reached."""
     instructions = list(dis.get_instructions(code))
-    place = {i.offset: k for k, i in enumerate(instructions)}
+    location = {i.offset: k for k, i in enumerate(instructions)}
     found: dict[int, int] = {}
     entries: Any = dis.Bytecode(code)
     first = own_variables(code) + len(code.co_freevars)
@@ -126,7 +126,7 @@ def depths(code: CodeType) -> dict[int, int]:
     ways = [(0, first), *handlers]
     while ways:
         offset, depth = ways.pop()
-        for i in instructions[place[offset] :]:
+        for i in instructions[location[offset] :]:
             if i.offset in found:
                 break
             found[i.offset] = depth

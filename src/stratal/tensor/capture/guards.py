@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from stratal.base.types import TensorType
-from stratal.tensor.capture.places import MISSING, Computed, Measured, Place
+from stratal.tensor.capture.locations import MISSING, Computed, Location, Measured
 from stratal.tensor.capture.plain import plain, same
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.values.handle import set_guarded
@@ -20,18 +20,18 @@ from stratal.tensor.values.state import EPOCH
 class Guard(NamedTuple):
     """A value that must still be what it was."""
 
-    place: Place
+    location: Location
     expected: Any
 
     def holds(self) -> bool:
         try:
-            return same(self.place.read(), self.expected)
+            return same(self.location.read(), self.expected)
         except Exception:
             return False  # what stands there now cannot even be compared
 
     def complaint(self) -> str:
-        now, name = self.place.read(), self.place.name
-        told = isinstance(self.place, Measured) and isinstance(self.expected, tuple)
+        now, name = self.location.read(), self.location.name
+        told = isinstance(self.location, Measured) and isinstance(self.expected, tuple)
         if type(now) is type(self.expected) and not (plain(now) or told):
             return f"{name} is another {type(now).__name__}"
         return f"{name} changed from {_short(self.expected)} to {_short(now)}"
@@ -70,7 +70,7 @@ class Guards:
 
     def validated(self) -> Guards:
         """Lay out the guards that every call compares, which hold now, and return self."""
-        self._quick = [(*guard.place.quick(guard.expected), guard) for guard in self.always]
+        self._quick = [(*guard.location.quick(guard.expected), guard) for guard in self.always]
         self.epoch = EPOCH[0]
         return self
 
@@ -107,5 +107,5 @@ class Guards:
     def floats(self) -> Iterator[Guard]:
         """Yield guards on Python floats."""
         for guard in (*self.always, *self.announced):
-            if type(guard.expected) is float and not isinstance(guard.place, (Computed, Measured)):
+            if type(guard.expected) is float and not isinstance(guard.location, (Computed, Measured)):
                 yield guard

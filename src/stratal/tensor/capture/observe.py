@@ -31,8 +31,8 @@ from stratal.tensor.capture.attributes import reads_attribute, reads_class_attri
 from stratal.tensor.capture.calls import note_call
 from stratal.tensor.capture.containers import CONTAINERS, Noted, parts_of
 from stratal.tensor.capture.dynamic import may_depend_on_sizes
+from stratal.tensor.capture.locations import Cell, Item, Slot
 from stratal.tensor.capture.objects import LIBRARIES, fields_of
-from stratal.tensor.capture.places import Cell, Item, Slot
 from stratal.tensor.capture.plain import plain
 from stratal.tensor.capture.unwinding import keep
 from stratal.tensor.scalars import RuntimeScalar
@@ -81,7 +81,7 @@ def _load_global(seen: Accesses, frame: FrameType, name: str) -> None:
 
 
 def _store_global(seen: Accesses, frame: FrameType, name: str) -> Noted:
-    return seen.writes_place(Item(frame.f_globals, name, name))
+    return seen.writes_location(Item(frame.f_globals, name, name))
 
 
 def _load_name(seen: Accesses, frame: FrameType, name: str) -> None:
@@ -109,16 +109,16 @@ def _outer_variable(frame: FrameType, index: int) -> Cell | None:
 
 
 def _load_cell(seen: Accesses, frame: FrameType, index: int) -> None:
-    if (place := _outer_variable(frame, index)) is not None:
-        if place.holder not in seen.made:
-            seen.read(place)
+    if (location := _outer_variable(frame, index)) is not None:
+        if location.holder not in seen.made:
+            seen.read(location)
         with suppress(ValueError):
-            seen.use(place.holder.cell_contents)
+            seen.use(location.holder.cell_contents)
 
 
 def _store_cell(seen: Accesses, frame: FrameType, index: int) -> Noted:
-    place = _outer_variable(frame, index)
-    return place is not None and place.holder not in seen.made and seen.writes_place(place)
+    location = _outer_variable(frame, index)
+    return location is not None and location.holder not in seen.made and seen.writes_location(location)
 
 
 def _make_cell(seen: Accesses, frame: FrameType, index: int) -> Noted:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from stratal.base.interrupts import block
 from stratal.tensor.capture import refusals
-from stratal.tensor.capture.results import Filling, Template
+from stratal.tensor.capture.results import Bindings, Template
 
 
 class Printed(NamedTuple):
@@ -20,8 +20,8 @@ class Printed(NamedTuple):
 
     text: Template
 
-    def apply(self, filling: Filling) -> None:
-        print(filling.fill(self.text), end="")
+    def apply(self, bindings: Bindings) -> None:
+        print(bindings.fill(self.text), end="")
 
 
 class Warned(NamedTuple):
@@ -33,20 +33,20 @@ class Warned(NamedTuple):
     module: str
     global_: Callable[[str, Any], Any]  # `setdefault` of the globals of the line that is warned of
 
-    def apply(self, filling: Filling) -> None:
+    def apply(self, bindings: Bindings) -> None:
         registry = self.global_("__warningregistry__", {})
         warnings.warn_explicit(self.message, type(self.message), self.file, self.line, self.module, registry)
 
 
-class KeptBack(io.StringIO):
+class BufferedOutput(io.StringIO):
     """Stands in the place of `sys.stdout` while a function is captured."""
 
 
 @block
-def kept_back() -> Generator[list[str | Warned]]:
+def buffered_output() -> Generator[list[str | Warned]]:
     """Keep back what is printed and warned of in a block; the list has it afterwards."""
     said: list[str | Warned] = []
-    out, text, errors = sys.stdout, KeptBack(), sys.stderr
+    out, text, errors = sys.stdout, BufferedOutput(), sys.stderr
     show: Any = warnings._showwarnmsg  # type: ignore[attr-defined]
     shown_by = _shown_by()
     thread = threading.get_ident()

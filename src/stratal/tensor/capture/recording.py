@@ -24,16 +24,16 @@ from stratal.tensor.capture.accesses import Accesses
 from stratal.tensor.capture.assembly import Run, entry_of, node_in
 from stratal.tensor.capture.attributes import reads_attribute
 from stratal.tensor.capture.calls import note_call
-from stratal.tensor.capture.carried import CallMethod, Carried, Snapshot
 from stratal.tensor.capture.dynamic import Symbolic, needs_sizes
 from stratal.tensor.capture.effects import CallMethods, Effect, effects_of, gradient_effects
 from stratal.tensor.capture.frozen import unobserved
+from stratal.tensor.capture.locations import MISSING, Item, Location
 from stratal.tensor.capture.objects import fields_of
 from stratal.tensor.capture.observe import Observer, unseen
-from stratal.tensor.capture.output import KeptBack, Printed, Warned, kept_back
-from stratal.tensor.capture.places import MISSING, Item, Place
+from stratal.tensor.capture.output import BufferedOutput, Printed, Warned, buffered_output
 from stratal.tensor.capture.plain import plain
 from stratal.tensor.capture.replay import Entry, FromArray
+from stratal.tensor.capture.replayed_calls import CallMethod, ReplayedCall, Snapshot
 from stratal.tensor.capture.results import Gradient, Leaf, Output, Path, Shown
 from stratal.tensor.capture.templates import Templates
 from stratal.tensor.scalars import FromFloat, FromNumber, RuntimeScalar
@@ -68,7 +68,7 @@ class CaptureTrace(Trace):
         super().__init__(name)
         self.accesses: Accesses | None = None
         self.fixed: dict[Node, FromArray | FromNumber] = {}
-        self.carried: list[Carried] = []
+        self.replayed: list[ReplayedCall] = []
         self.stale: set[int] = set()  # cells that a carried call changes after the program has run
         self._snapshots: list[tuple[Snapshot, Accesses]] = []
         self._after: dict[int, tuple[Any, Snapshot]] = {}  # what owners hold after their last call, by id
@@ -81,23 +81,23 @@ class CaptureTrace(Trace):
     def text(self, tensor: Handle, spec: str | None, name: str, gradient: str) -> str | None:
         if self.closed or not (tensor._trace is self or (tensor._trace is None and self.reads(tensor))):
             return None
-        standing = f"<traced {tensor.type}, {len(self.texts)} of {id(self)}>"
-        self.texts[standing] = wrap(self.node_and_track(tensor)[0], CONSTANT), spec, name, gradient
-        return standing
+        prior = f"<traced {tensor.type}, {len(self.texts)} of {id(self)}>"
+        self.texts[prior] = wrap(self.node_and_track(tensor)[0], CONSTANT), spec, name, gradient
+        return prior
 
     def frozen(self, function: Callable[[], Any]) -> Any:
         value = next(self._known, MISSING)
         self.frozen_values.append(unobserved(function) if value is MISSING else value)
         return self.frozen_values[-1]
 
-    def carry(self, owner: Any, method: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    def add_replayed_call(self, owner: Any, method: Callable[..., Any], args: Any, kwargs: Any) -> None:
         """Note a call that each replay makes, too; make it, unless it needs values that are not known yet."""
         accesses = self.accesses
         assert accesses is not None
         state = unobserved(lambda: Snapshot(owner))
-        self.check_carried()
+        self.check_replayed_calls()
         held = [*(fields for fields, _ in state.fields), *(items for items, _ in state.lists)]
-        for before_run in (accesses.containers.get(id(x)) for x in held if id(x) not in accesses.carried):
+        for before_run in (accesses.containers.get(id(x)) for x in held if id(x) not in accesses.replayed):
             if before_run is not None and before_run.changed():
                 raise refusals.WRITTEN_TWICE(before_run.name, type(owner).__name__)
         leaves = tree.leaves((args, kwargs))
@@ -105,37 +105,37 @@ class CaptureTrace(Trace):
             accesses.number(x)
         known = not any(isinstance(x, Tensor) for x in leaves)  # whose values a capture does not know
         changed = {id(x) for part in state.parts for x in (part, fields_of(part))}
-        read = {id(place.holder) for place, _ in accesses.reads.values()} | accesses.scalars
+        read = {id(location.holder) for location, _ in accesses.reads.values()} | accesses.scalars
         before = known and state.cells.isdisjoint(self.cells) and changed.isdisjoint(read)
         nodes = [self.node_and_track(x)[0] if isinstance(x, Tensor) else None for x in leaves]
-        self.carried.append(Carried(method, owner, args, kwargs, before, nodes))
+        self.replayed.append(ReplayedCall(method, owner, args, kwargs, before, nodes))
         if not before:
             self.stale |= state.cells
-        accesses.carried_state += [*state.fields, *state.lists]
+        accesses.replayed_state += [*state.fields, *state.lists]
         accesses.prelude |= changed if before else set()
         for part in state.parts:
             accesses.touch(part)
-            accesses.carried[id(part)] = part
-            accesses.carried[id(fields_of(part))] = fields_of(part)
+            accesses.replayed[id(part)] = part
+            accesses.replayed[id(fields_of(part))] = fields_of(part)
         if not known:
             accesses.deferred[id(owner)] = owner
             self._note_after(owner)
             return
         aside = Accesses(self, {}, {})
         self._snapshots.append((state, aside))
-        scalars = [place.read() for place, _ in self.varying]
-        for place, value in self.varying:
-            place.write(value)
+        scalars = [location.read() for location, _ in self.varying]
+        for location, value in self.varying:
+            location.write(value)
         try:
             with tracing(None):
                 unobserved(lambda: Observer(aside).watch(lambda: method(owner, *args, **kwargs)))
         finally:
-            for (place, value), scalar in zip(self.varying, scalars, strict=True):
-                now = place.read()
+            for (location, value), scalar in zip(self.varying, scalars, strict=True):
+                now = location.read()
                 if type(scalar) is RuntimeScalar and type(now) is float and before:
                     scalar.value = now  # what the call made of it
                 if before or now is value:
-                    place.write(scalar)
+                    location.write(scalar)
         self._note_after(owner)
 
     def reads_items(self, holder: Any, keys: Iterable[Any]) -> None:
@@ -159,19 +159,19 @@ class CaptureTrace(Trace):
         """Return what the run has written or said that replays would after the calls of a program."""
         accesses = self.accesses
         assert accesses is not None
-        if self.said or (isinstance(sys.stdout, KeptBack) and sys.stdout.getvalue()):
+        if self.said or (isinstance(sys.stdout, BufferedOutput) and sys.stdout.getvalue()):
             return "what it prints or warns of"
-        late = next((c for c in self.carried if not c.before), None)
+        late = next((c for c in self.replayed if not c.before), None)
         if late is not None:
             return f"what a call of a {type(late.owner).__name__} changes"
         accesses.made.refresh()
-        stepped = {id(x) for x, _ in accesses.carried_state}  # ahead of the program
+        stepped = {id(x) for x, _ in accesses.replayed_state}  # ahead of the program
         written = [b for b in accesses.written_containers() if id(b.holder) not in stepped]
         names = [b.name for b in written if b.changed() or b.calls]
-        names += [p.name for p, now in accesses.written_places() if not isinstance(now, KeptBack)]
+        names += [p.name for p, now in accesses.written_locations() if not isinstance(now, BufferedOutput)]
         return next(iter(names), "")
 
-    def check_carried(self) -> None:
+    def check_replayed_calls(self) -> None:
         """Refuse that the function itself writes what calls change that each replay makes, too."""
         for owner, state in self._after.values():
             if name := unobserved(state.changed):
@@ -211,9 +211,9 @@ class CaptureTrace(Trace):
 class VaryingError(Exception):
     """The function reads numbers that a schedule changes in each call: they are inputs of its program."""
 
-    def __init__(self, places: dict[str, Place]) -> None:
-        super().__init__(*places)
-        self.places = places
+    def __init__(self, locations: dict[str, Location]) -> None:
+        super().__init__(*locations)
+        self.locations = locations
 
 
 class Recording:
@@ -242,7 +242,7 @@ class Recording:
         self.tracks: list[int] = []  # of outputs, to gradients
         self._numbers: dict[int, int] = {}  # of memories and groups that results show, by id
 
-    def run(self, varying: dict[str, Place | None]) -> Entry:
+    def run(self, varying: dict[str, Location | None]) -> Entry:
         """Run the function, and return what it did; Python's state is as before."""
         undivided = UNINTERRUPTIBLE.weight_here()
         with collector_paused(), tracing(self.trace):
@@ -260,7 +260,7 @@ class Recording:
                 with tracing(None):  # finalizers compute as they would anywhere
                     gc.collect(1)  # what it tracks is of its oldest generation now; what the run makes is not
                 result, said = self._observed(accesses, args, kwargs)
-                self.trace.check_carried()
+                self.trace.check_replayed_calls()
                 self.trace.restore()
                 accesses.made.refresh()  # what was new when last asked for is not all that the run made
                 for token in self.trace.tokens:  # first: calls are made in the order of the outputs
@@ -278,14 +278,14 @@ class Recording:
                 if turned and TRACKED in self.tracks:
                     raise refusals.REQUIRES_GRAD(of=self.name)
                 containers = self._containers(accesses, effects)
-                effects += [*turned, *self._carried(templates)]
+                effects += [*turned, *self._replayed_calls(templates)]
             finally:
                 SIGNALS.depth += undivided  # no call, on whose way Ctrl-C could still come
                 try:
                     accesses.restore()
                     self.trace.restore()
-                    for place, value in self.varying:
-                        place.write(value)
+                    for location, value in self.varying:
+                        location.write(value)
                 finally:
                     SIGNALS.depth -= undivided
             self.trace.accesses = None
@@ -300,14 +300,14 @@ class Recording:
         if self._shown_written():
             raise needs_sizes("an argument is a view of what is changed in place")
         del args, kwargs, leaves, result
-        prelude = [c for c in self.trace.carried if c.before]
-        for held in (self.trace.texts, self.trace.carried, self.trace.symbols):  # tensors that the run made
+        prelude = [c for c in self.trace.replayed if c.before]
+        for held in (self.trace.texts, self.trace.replayed, self.trace.symbols):  # tensors that the run made
             held.clear()
         for passed in (self.sized, self.passed, self.containers, self.arrays):
             passed.clear()
         run = Run(
             self.trace, self.name, self.leaves, self.placeholders, self.outputs, self.tracks,
-            template, effects, templates.standing,
+            template, effects, templates.prior,
         )  # fmt: skip
         early = [x for x in templates.early if len(x.path) > 2]
         del templates
@@ -315,7 +315,7 @@ class Recording:
         entry.alias.containers, entry.alias.paths, entry.alias.apart = containers
         entry.frozen_values = self.trace.frozen_values
         if effects:
-            entry.standing += early
+            entry.prior += early
         entry.prelude = prelude
         entry.key, entry.symbolic = self.key, self.symbolic  # an audit captures for the same
         return entry
@@ -325,7 +325,7 @@ class Recording:
         grad, self.given.raised = MODE.grad, None
         observer = Observer(accesses)
         accesses.before(Item(sys.__dict__, "stdout", "sys.stdout"))  # as it is ahead of the block
-        with kept_back() as said:
+        with buffered_output() as said:
             self.trace.said = said
             if isinstance(self.function, functools.partial):
                 note_call(accesses, self.function, (), unseen)
@@ -376,10 +376,10 @@ class Recording:
         paths = [self.arguments[k] for k in self.containers if k in self.arguments and k not in elsewhere]
         return same, paths, accesses.containers.keys() - self.containers.keys()
 
-    def _carried(self, templates: Templates) -> list[CallMethod]:
+    def _replayed_calls(self, templates: Templates) -> list[CallMethod]:
         """Return the calls that come after the program, with tensors as they were when they were made."""
         calls = []
-        for call in self.trace.carried:
+        for call in self.trace.replayed:
             if not call.before:
                 leaves, structure = tree.flatten((call.args, call.kwargs))
                 given = tree.unflatten(structure, map(self._then, leaves, call.nodes))
@@ -390,13 +390,13 @@ class Recording:
     def _then(self, x: Any, node: Node | None) -> Any:
         return x if node is None or self.trace.node_and_track(x)[0] is node else wrap(node, CONSTANT)
 
-    def _vary(self, varying: dict[str, Place | None]) -> None:
+    def _vary(self, varying: dict[str, Location | None]) -> None:
         """Put numbers that vary where floats stand that do."""
-        for name, place in varying.items():
-            value = None if place is None else place.read()
-            if place is not None and type(value) is float:
-                self.varying.append((place, value))
-                place.write(self._number(FromFloat(-1, place, name), value))
+        for name, location in varying.items():
+            value = None if location is None else location.read()
+            if location is not None and type(value) is float:
+                self.varying.append((location, value))
+                location.write(self._number(FromFloat(-1, location, name), value))
 
     # -- arguments -------------------------------------------------------------------------------------------
     def _passed(self, leaves: list[Any]) -> tuple[Any, Any]:

@@ -20,11 +20,11 @@ from stratal.graph.graph import Graph, substitute
 from stratal.runtime.program import LoadedProgram
 from stratal.runtime.repeat import RepeatedProgram
 from stratal.runtime.storage import INVALIDATED, Storage
-from stratal.tensor.capture.carried import Carried
 from stratal.tensor.capture.effects import Effect, apply_effects
 from stratal.tensor.capture.guards import Guards
-from stratal.tensor.capture.places import Place
-from stratal.tensor.capture.results import Filling, Output, Path, Standing, Template, Value, at
+from stratal.tensor.capture.locations import Location
+from stratal.tensor.capture.replayed_calls import ReplayedCall
+from stratal.tensor.capture.results import Bindings, Output, Path, PriorTensor, Template, Value, at
 from stratal.tensor.lazy import flushing, program_cache
 from stratal.tensor.scalars import FromNumber
 from stratal.tensor.tensor import Tensor, hold, wrap
@@ -89,17 +89,17 @@ class FromGrad(NamedTuple):
 Link = Owner | FromGrad | None
 
 
-class FromPlace(NamedTuple):
+class FromLocation(NamedTuple):
     """A tensor that each call finds in a place, and replaces."""
 
-    place: Place
+    location: Location
 
     def tensor(self, arguments: Sequence[Any]) -> Tensor:
-        found: Tensor = self.place.read()
+        found: Tensor = self.location.read()
         return found
 
     def storage(self, arguments: Sequence[Any]) -> Storage:
-        return _stored(self.place.read())
+        return _stored(self.location.read())
 
 
 class FromArray(NamedTuple):
@@ -143,7 +143,7 @@ class Frozen(NamedTuple):
         return self.storage_
 
 
-Read = FromArgument | FromHandle | FromGrad | FromPlace
+Read = FromArgument | FromHandle | FromGrad | FromLocation
 Fixed = FromNumber | FromArray | Frozen | FromSize | FromPart
 
 
@@ -163,7 +163,7 @@ class Gather(NamedTuple):
     """The inputs of a program by where they are read, each with its position; `handles` has one for each."""
 
     handles: list[Any]
-    varying: list[tuple[int, FromArgument | FromGrad | FromPlace]]
+    varying: list[tuple[int, FromArgument | FromGrad | FromLocation]]
     made: list[tuple[int, Fixed]]
 
     def __call__(self, arguments: Sequence[Any]) -> tuple[list[Any], list[Storage]]:
@@ -187,7 +187,7 @@ class Alias:
         self.elsewhere = elsewhere  # tensors that are read where they stand, by id
         self.same: list[tuple[int, Handle]] = []  # arguments that are one of those
         self.written: set[int] = set()  # of arguments, by position, and of tensors read elsewhere, by id
-        self.others: list[FromPlace | FromGrad] = []  # tensors that each call finds elsewhere: more arguments
+        self.others: list[FromLocation | FromGrad] = []  # tensors that change from call to call
         self.pattern: list[int] = []  # with those, which of all arguments are one tensor
         self.overlaps: list[Any] | None = None  # which of all these show memory that is written
         self.layouts: list[Any] | None = None  # of arguments, where the function does what depends on them
@@ -259,7 +259,7 @@ def pattern_of(arguments: Sequence[Any]) -> list[int]:
     return [first.setdefault(id(x), k) if isinstance(x, Handle) else -1 for k, x in enumerate(arguments)]
 
 
-class Steady(NamedTuple):
+class PinnedReplay(NamedTuple):
     """What a call found, true as long as nothing disturbs the storages it read and wrote."""
 
     token: object  # `INVALIDATED` then
@@ -279,13 +279,13 @@ class Entry:
         self.grad_shares: list[tuple[Owner, Owner]] = []  # whose gradient is then that of another tensor
         self.grads_before: list[tuple[Owner, TensorType | None]] = []  # whose gradient was read: its type
         self.result: Template = Value(None)
-        self.standing: list[Template] = []  # what it returns or stores that stood in places it may write
-        self.gradients: list[Standing] = []  # and those of it that were gradients
+        self.prior: list[Template] = []  # what it returns or stores that stood in places it may write
+        self.gradients: list[PriorTensor] = []  # and those of it that were gradients
         self.effects: list[Effect] = []  # what it writes of Python's state
         self.alias = Alias({})
         self.key: Any = None  # what it was captured for
         self.symbolic: Any = None
-        self.prelude: list[Carried] = []  # called before each run
+        self.prelude: list[ReplayedCall] = []  # called before each run
         self.frozen_values: list[Any] = []  # that `st.frozen` gave
         self.versions: dict[int, list[int]] = {}  # of written leaves, outputs that are values in between
         self.survivors: list[tuple[weakref.ref[Handle], int]] = []
@@ -295,14 +295,14 @@ class Entry:
         self.once = False  # made tensors that outlive the call: the next call finds them and captures again
         self.sizes: dict[str, FromSize] = {}  # of each symbol, where a call says what it is
         self.parts: dict[int, TensorType] = {}  # outputs of which only the first places count
-        self.steady: Steady | None = None  # since the last call, unless it could not be
+        self.pinned_replay: PinnedReplay | None = None  # since the last call, unless it could not be
         self._program: Any = None
 
     @cached_property
     def gather(self) -> Gather:
         """How inputs are collected."""
         handles = [r.handle if isinstance(r, FromHandle) else _ABSENT for r in self.reads]
-        found = (FromArgument, FromGrad, FromPlace)
+        found = (FromArgument, FromGrad, FromLocation)
         varying = [(k, r) for k, r in enumerate(self.reads) if isinstance(r, found)]
         made = [(k, r) for k, r in enumerate(self.reads) if isinstance(r, Fixed)]
         return Gather(handles, varying, made)
@@ -313,13 +313,13 @@ class Entry:
         return [k for k, r in enumerate(self.reads) if not isinstance(r, (FromHandle, Frozen))]
 
     @cached_property
-    def varying_reads(self) -> list[FromArgument | FromPlace | Fixed]:
+    def varying_reads(self) -> list[FromArgument | FromLocation | Fixed]:
         """How those are read; gradients are not, where a call can be steady."""
         reads = [self.reads[k] for k in self.varying]
         return [r for r in reads if not isinstance(r, (FromHandle, FromGrad))]
 
     @cached_property
-    def may_be_steady(self) -> bool:
+    def may_be_pinned(self) -> bool:
         """Whether all that is written stays where it is: cells reached through handles, and gradients."""
         written: list[Any] = [self.reads[k] for k in self.written]
         written += [owner for owner, _ in (*self.grads, *self.grad_links, *self.grad_shares)]
@@ -339,7 +339,7 @@ class Entry:
         """The types of the gradients made inside."""
         return [self.graph.inputs[k].aval for _, k in self.grads]
 
-    def standing_gradients(self, arguments: Sequence[Any]) -> list[tuple[Standing, Handle]]:
+    def prior_gradients(self, arguments: Sequence[Any]) -> list[tuple[PriorTensor, Handle]]:
         """Return the gradients from before the call that it returns or stores."""
         return [(x, x.gradient.tensor(arguments)) for x in self.gradients]
 
@@ -383,7 +383,7 @@ def _run_lazily(entry: Entry, given: Any) -> Any:
     all.
     """
     arguments = given.leaves
-    gradients = entry.standing_gradients(arguments)
+    gradients = entry.prior_gradients(arguments)
     nodes = []
     for read in entry.reads:
         if isinstance(read, Fixed):
@@ -430,10 +430,10 @@ def _surviving(entry: Entry) -> list[tuple[Handle, int]]:
 
 def _run_now(entry: Entry, given: Any) -> Any:
     outputs, arguments = None, given.leaves
-    gradients = entry.standing_gradients(arguments)
-    if entry.steady is not None:
+    gradients = entry.prior_gradients(arguments)
+    if entry.pinned_replay is not None:
         varied = [read.storage(arguments) for read in entry.varying_reads]  # may compute, and disturb
-        if list(map(_LAYOUT, varied)) == entry.steady.program.layouts:
+        if list(map(_LAYOUT, varied)) == entry.pinned_replay.program.layouts:
             outputs = _run_steadily(entry, list(map(_ADDRESS, varied)))
     if outputs is None:
         outputs = _run_with_care(entry, arguments)
@@ -459,16 +459,16 @@ def _run_steadily(entry: Entry, addresses: list[int]) -> list[Storage] | None:
 
     What varies lies at `addresses`, in the layouts that the program expects.
     """
-    steady = entry.steady
-    if steady is None or steady.token is not INVALIDATED[0] or program_cache.WATCHERS:
+    pinned_replay = entry.pinned_replay
+    if pinned_replay is None or pinned_replay.token is not INVALIDATED[0] or program_cache.WATCHERS:
         return None
     _link_gradients(entry, (), _links(entry, ()))
-    return steady.program.run(addresses)
+    return pinned_replay.program.run(addresses)
 
 
 def _run_with_care(entry: Entry, arguments: list[Any]) -> list[Storage]:
     """Run after a look at everything that is read and written, and note if the next call may spare it."""
-    entry.steady = None
+    entry.pinned_replay = None
     tensors, inputs = entry.gather(arguments)
     written = [(k, tensors[k]) for k in entry.written]
     owners = [owner.tensor(arguments) for owner, _ in entry.grads]
@@ -515,13 +515,13 @@ def _link_gradients(
 
 def _pin(entry: Entry, program: LoadedProgram, inputs: list[Storage]) -> None:
     """Let later calls take for granted what this one found, where that can be."""
-    if not entry.may_be_steady or program.calls_back or program.checked:
+    if not entry.may_be_pinned or program.calls_back or program.checked:
         return
     varying = set(entry.varying)
     for k, storage in enumerate(inputs):
         if k not in varying:
             storage.pinned = True
-    entry.steady = Steady(INVALIDATED[0], RepeatedProgram(program, inputs, entry.varying))
+    entry.pinned_replay = PinnedReplay(INVALIDATED[0], RepeatedProgram(program, inputs, entry.varying))
 
 
 def _make_room(written: list[tuple[int, Tensor]], inputs: list[Storage], seen: set[int]) -> None:
@@ -552,7 +552,7 @@ def _gradient_home(owner: Handle, type_: TensorType) -> Handle:
 
 def results(
     entry: Entry, outputs: list[Storage], args: Sequence[Any], kwargs: dict[str, Any],
-    gradients: Sequence[tuple[Standing, Handle]] = (),
+    gradients: Sequence[tuple[PriorTensor, Handle]] = (),
 ) -> Any:  # fmt: skip
     """Return what the function returned when it was captured, with these values, and write what it wrote."""
     if type(entry.result) is Output and not entry.effects and entry.result.shown is None:
@@ -569,14 +569,14 @@ def results(
 
 def _filled(
     entry: Entry, args: Sequence[Any], kwargs: dict[str, Any], handle: Any,
-    gradients: Sequence[tuple[Standing, Handle]],
+    gradients: Sequence[tuple[PriorTensor, Handle]],
 ) -> Any:  # fmt: skip
     sizes = entry.sizes_of(tree.leaves((args, kwargs) if kwargs else args)) if entry.sizes else {}
-    filling = Filling(args, kwargs, handle, sizes)
+    bindings = Bindings(args, kwargs, handle, sizes)
     for found, gradient in gradients:
-        filling.put(found, gradient)
-    for x in entry.standing:
-        filling.fill(x)
-    made = filling.fill(entry.result)
-    apply_effects(entry.effects, filling)
+        bindings.put(found, gradient)
+    for x in entry.prior:
+        bindings.fill(x)
+    made = bindings.fill(entry.result)
+    apply_effects(entry.effects, bindings)
     return made

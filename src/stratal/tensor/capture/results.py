@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from stratal.base.types import TensorType
 from stratal.graph.op import Op
 from stratal.tensor.api.display import text_of
-from stratal.tensor.capture.places import Place
+from stratal.tensor.capture.locations import Location
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.values.binding import become_leaf, take_value
 from stratal.tensor.values.handle import attach, invalidate, view_of_itself
@@ -23,7 +23,7 @@ from stratal.tensor.values.view_ops import Layout, sized
 Path = tuple[Any, ...]  # from (args, kwargs) to something in an argument
 
 
-class Filling:
+class Bindings:
     """The values of one call: its arguments, and a handle for each output that somebody gets."""
 
     __slots__ = ("_groups", "_handle", "_made", "_memories", "_sizes", "args", "kwargs")
@@ -80,10 +80,10 @@ class Output(NamedTuple):
     track: int
     shown: Shown | None = None
 
-    def make(self, filling: Filling, made: dict[int, Any]) -> None:
-        made[id(self)] = tensor = filling._handle(self)
+    def make(self, bindings: Bindings, made: dict[int, Any]) -> None:
+        made[id(self)] = tensor = bindings._handle(self)
         if self.shown is not None:
-            filling.show(tensor, self.shown)
+            bindings.show(tensor, self.shown)
 
 
 class Leaf(NamedTuple):
@@ -95,8 +95,8 @@ class Leaf(NamedTuple):
     grad: Template | None
     fields: dict[str, Template]
 
-    def make(self, filling: Filling, made: dict[int, Any]) -> None:
-        tensor = filling.fill(self.output)
+    def make(self, bindings: Bindings, made: dict[int, Any]) -> None:
+        tensor = bindings.fill(self.output)
         if self.kind is not Tensor:
             take_value(found := self.kind.__new__(self.kind), tensor)
             tensor = found
@@ -104,9 +104,9 @@ class Leaf(NamedTuple):
         if self.leaf:
             become_leaf(tensor)
         if self.grad is not None:
-            tensor.grad = filling.fill(self.grad)
+            tensor.grad = bindings.fill(self.grad)
         for name, field in self.fields.items():
-            setattr(tensor, name, filling.fill(field))
+            setattr(tensor, name, bindings.fill(field))
 
 
 def at(given: Any, path: Path) -> Any:
@@ -122,8 +122,8 @@ class Argument(NamedTuple):
 
     path: Path
 
-    def make(self, filling: Filling, made: dict[int, Any]) -> None:
-        made[id(self)] = at(filling, self.path)
+    def make(self, bindings: Bindings, made: dict[int, Any]) -> None:
+        made[id(self)] = at(bindings, self.path)
 
 
 class Value(NamedTuple):
@@ -131,24 +131,24 @@ class Value(NamedTuple):
 
     value: Any
 
-    def make(self, filling: Filling, made: dict[int, Any]) -> None:
+    def make(self, bindings: Bindings, made: dict[int, Any]) -> None:
         made[id(self)] = self.value
 
 
-class Standing:
+class PriorTensor:
     """A tensor from before the run; where each call finds another one in a place, or as the gradient of a
     tensor, that one.
     """
 
-    __slots__ = ("gradient", "place", "tensor")
+    __slots__ = ("gradient", "location", "tensor")
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
-        self.place: Place | None = None
+        self.location: Location | None = None
         self.gradient: Any = None  # how it is read, before the program runs
 
-    def make(self, filling: Filling, made: dict[int, Any]) -> None:
-        made[id(self)] = self.tensor if self.place is None else self.place.read()
+    def make(self, bindings: Bindings, made: dict[int, Any]) -> None:
+        made[id(self)] = self.tensor if self.location is None else self.location.read()
 
 
 class Gradient(NamedTuple):
@@ -156,8 +156,8 @@ class Gradient(NamedTuple):
 
     owner: Template
 
-    def make(self, filling: Filling, made: dict[int, Any]) -> None:
-        made[id(self)] = filling.fill(self.owner).grad
+    def make(self, bindings: Bindings, made: dict[int, Any]) -> None:
+        made[id(self)] = bindings.fill(self.owner).grad
 
 
 class Text(NamedTuple):
@@ -165,12 +165,12 @@ class Text(NamedTuple):
 
     parts: list[str | tuple[Template, str, str, str]]
 
-    def make(self, filling: Filling, made: dict[int, Any]) -> None:
-        made[id(self)] = "".join(x if isinstance(x, str) else _shown(filling, *x) for x in self.parts)
+    def make(self, bindings: Bindings, made: dict[int, Any]) -> None:
+        made[id(self)] = "".join(x if isinstance(x, str) else _shown(bindings, *x) for x in self.parts)
 
 
-def _shown(filling: Filling, value: Template, spec: str | None, name: str, gradient: str) -> str:
-    tensor = filling.fill(value)
+def _shown(bindings: Bindings, value: Template, spec: str | None, name: str, gradient: str) -> str:
+    tensor = bindings.fill(value)
     return text_of(tensor, name, gradient) if spec is None else format(tensor, spec)
 
 
@@ -179,7 +179,7 @@ class Copied(NamedTuple):
 
     array: Any
 
-    def make(self, filling: Filling, made: dict[int, Any]) -> None:
+    def make(self, bindings: Bindings, made: dict[int, Any]) -> None:
         made[id(self)] = copy.copy(self.array)
 
 
@@ -193,15 +193,15 @@ class Made(NamedTuple):
     contents: list[Template]
     fields: dict[str, Template]
 
-    def make(self, filling: Filling, made: dict[int, Any]) -> None:
-        parts = [filling.fill(part) for part in self.parts]
+    def make(self, bindings: Bindings, made: dict[int, Any]) -> None:
+        parts = [bindings.fill(part) for part in self.parts]
         if id(self) in made:  # one of its parts holds it
             return
         made[id(self)] = value = self.build(parts)
         if self.contents:
-            self.put(value, [filling.fill(part) for part in self.contents])
+            self.put(value, [bindings.fill(part) for part in self.contents])
         for name, field in self.fields.items():
-            object.__setattr__(value, name, filling.fill(field))
+            object.__setattr__(value, name, bindings.fill(field))
 
 
-Template = Output | Leaf | Gradient | Argument | Value | Standing | Text | Copied | Made
+Template = Output | Leaf | Gradient | Argument | Value | PriorTensor | Text | Copied | Made

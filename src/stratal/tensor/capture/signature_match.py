@@ -31,14 +31,14 @@ class SignatureMatch:
     )  # fmt: skip
 
     def __init__(self, entry: Entry, arguments: Sequence[Tensor]) -> None:
-        assert entry.steady is not None
+        assert entry.pinned_replay is not None
         self.grad: Final = MODE.grad
         self.autocast: Final = MODE.autocast
         self.part: Final = MODE.part
         self._blocks: Final = blocks_in_force()
         self._entry: Final = entry
         self._guards: Final = entry.guards
-        self._token, self._program = entry.steady
+        self._token, self._program = entry.pinned_replay
         self._layouts: Final = [x._storage.layout for x in arguments if x._storage is not None]
         positions = [r.position for r in entry.varying_reads if isinstance(r, FromArgument)]
         self._pick: Final = None if positions == list(range(len(arguments))) else positions
@@ -51,7 +51,8 @@ class SignatureMatch:
     @classmethod
     def of(cls, entry: Entry, arguments: Sequence[Any]) -> SignatureMatch | None:
         """Return what tells such calls; None where more than the layouts of tensors decides what runs."""
-        if entry.steady is None or entry.once or entry.grads_before or entry.grad_links or entry.grad_shares:
+        changing = entry.once or entry.grads_before or entry.grad_links or entry.grad_shares
+        if entry.pinned_replay is None or changing:
             return None
         if any(type(r) is not FromArgument for r in entry.varying_reads):
             return None

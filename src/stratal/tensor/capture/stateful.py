@@ -12,8 +12,8 @@ from typing import Any
 
 from stratal.tensor.capture.containers import CONTAINERS, contents_of, parts_of, subscript
 from stratal.tensor.capture.guards import Guard, Guards
+from stratal.tensor.capture.locations import ClassAttribute, Item, Location, Measured, Zero
 from stratal.tensor.capture.objects import fields_of, ours, stateful, tables_of
-from stratal.tensor.capture.places import ClassAttribute, Item, Measured, Place, Zero
 from stratal.tensor.capture.plain import plain
 from stratal.tensor.tensor import Tensor
 
@@ -30,10 +30,10 @@ class _Walk:
         self.guards, self.names = guards, names
         self.seen: dict[int, Any] = {}
 
-    def guard(self, place: Place, announced: bool) -> None:
+    def guard(self, location: Location, announced: bool) -> None:
         """Guard what stands in a place now."""
         target = self.guards.announced if announced else self.guards.always
-        target.append(Guard(place, place.read()))
+        target.append(Guard(location, location.read()))
 
     def visit(self, value: Any, name: str, announced: bool) -> None:
         """Guard what is read of a value that stands in a place already guarded."""
@@ -115,10 +115,10 @@ class _Walk:
 
 
 def guard_stateful(
-    guards: Guards, objects: Iterable[Any], names: dict[int, str], carried: dict[int, Any]
+    guards: Guards, objects: Iterable[Any], names: dict[int, str], replayed: dict[int, Any]
 ) -> None:
     """Add guards on all that Stratal's functions may read of some objects; `carried` ones may change."""
     walk = _Walk(guards, names)
-    walk.seen |= {key: x for key, x in carried.items() if not isinstance(x, dict)}
+    walk.seen |= {key: x for key, x in replayed.items() if not isinstance(x, dict)}
     for value in objects:
         walk.visit(value, names.get(id(value), type(value).__name__), False)

@@ -26,7 +26,7 @@ from stratal.tensor.capture import refusals, results
 from stratal.tensor.capture.accesses import Accesses
 from stratal.tensor.capture.containers import VIEWS, behind, contents_of
 from stratal.tensor.capture.objects import MUTABLE, fields_of
-from stratal.tensor.capture.output import KeptBack
+from stratal.tensor.capture.output import BufferedOutput
 from stratal.tensor.capture.plain import plain
 from stratal.tensor.tensor import Tensor
 
@@ -42,7 +42,7 @@ class Templates:
     ) -> None:
         self.accesses, self._output, self.arguments = accesses, output, arguments
         self._made: dict[int, results.Template] = {}
-        self.standing: list[results.Standing] = []
+        self.prior: list[results.PriorTensor] = []
         self.early: list[results.Argument] = []  # what stands in arguments, before effects write there
         self._alive: list[Any] = []  # what `_made` names by id
 
@@ -58,7 +58,7 @@ class Templates:
             self.early.append(results.Argument(self.arguments[id(value)]))
             return self.early[-1]
         if isinstance(value, Tensor):
-            return self._output(value, self) or self._standing(value)
+            return self._output(value, self) or self._prior_tensor(value)
         self.accesses.known(value)
         if isinstance(value, str) and self.accesses.is_text_of_values(value):
             return self._text(value)
@@ -66,7 +66,7 @@ class Templates:
             return results.Value(value)
         if isinstance(value, np.ndarray):
             return self._array(value)
-        if isinstance(value, KeptBack):
+        if isinstance(value, BufferedOutput):
             raise refusals.FILE("sys.stdout, returned or stored")
         if not self.accesses.made.was_made(value):
             return results.Value(value)
@@ -74,9 +74,9 @@ class Templates:
             return results.Copied(value[:])
         return self._anew(value)
 
-    def _standing(self, value: Tensor) -> results.Standing:
-        self.standing.append(results.Standing(value))
-        return self.standing[-1]
+    def _prior_tensor(self, value: Tensor) -> results.PriorTensor:
+        self.prior.append(results.PriorTensor(value))
+        return self.prior[-1]
 
     def _text(self, value: str) -> results.Text:
         known = self.accesses.texts

@@ -15,8 +15,8 @@ import numpy as np
 from stratal.tensor.capture.accesses import Accesses
 from stratal.tensor.capture.containers import CONTAINERS, parts_of
 from stratal.tensor.capture.frames import function_of
+from stratal.tensor.capture.locations import Cell, Item
 from stratal.tensor.capture.objects import fields_of, ours
-from stratal.tensor.capture.places import Cell, Item
 from stratal.tensor.capture.plain import plain
 
 _STEPS: Final = 3  # from a variable: self, what it holds, what that holds

@@ -122,7 +122,7 @@ class Trace(Scope):
         """Return the input that stands for an array of NumPy's; None where its data are a constant."""
         return None
 
-    def carry(self, owner: Any, method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def add_replayed_call(self, owner: Any, method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a method that changes Python's state; each replay of a capture calls it, too."""
         return method(owner, *args, **kwargs)
 

@@ -10,15 +10,15 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from stratal.tensor.capture.places import MISSING
-from stratal.tensor.capture.results import Filling, Template
+from stratal.tensor.capture.locations import MISSING
+from stratal.tensor.capture.results import Bindings, Template
 from stratal.tensor.tensor import Tensor, set_number
 from stratal.tensor.values.state import MODE, tracing
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def carried(method: F) -> F:
+def replayed_method(method: F) -> F:
     """Let compiled functions call a method at each replay. It returns nothing, and the objects it changes are
     those that `carried_state` of its owner lists.
     """
@@ -26,13 +26,15 @@ def carried(method: F) -> F:
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         trace = MODE.trace
-        return method(self, *args, **kwargs) if trace is None else trace.carry(self, method, args, kwargs)
+        if trace is None:
+            return method(self, *args, **kwargs)
+        return trace.add_replayed_call(self, method, args, kwargs)
 
-    call.is_carried = True  # type: ignore[attr-defined]
+    call.is_replayed = True  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]
 
 
-class Carried(NamedTuple):
+class ReplayedCall(NamedTuple):
     """One call of such a method."""
 
     method: Callable[..., Any]
@@ -54,15 +56,15 @@ class CallMethod(NamedTuple):
     args: Template
     kwargs: Template
 
-    def apply(self, filling: Filling) -> None:
-        self.method(self.owner, *filling.fill(self.args), **filling.fill(self.kwargs))
+    def apply(self, bindings: Bindings) -> None:
+        self.method(self.owner, *bindings.fill(self.args), **bindings.fill(self.kwargs))
 
 
 class Snapshot:
     """The state of an object that a carried method may change, to be restored after the capture."""
 
     def __init__(self, owner: Any) -> None:
-        self.parts = [owner, *owner.carried_state()]
+        self.parts = [owner, *owner.replayed_state()]
         fields = [part if isinstance(part, dict) else part.__dict__ for part in self.parts]
         self.fields = [(f, dict(dict.items(f))) for f in fields]
         self.lists = [(v, list(v)) for f in fields for v in dict.values(f) if type(v) is list]

@@ -16,7 +16,7 @@ MISSING: Final[Any] = object()
 Quick = tuple[Callable[[Any], Any], Any, Any]
 
 
-class Place:
+class Location:
     """Somewhere a value stands: `read` gives it, or MISSING."""
 
     __slots__ = ("holder", "key", "name")
@@ -52,7 +52,7 @@ class Place:
         return type(self).read, self, expected
 
 
-class Cell(Place):
+class Cell(Location):
     """A variable that functions share; `holder` is the closure's cell."""
 
     __slots__ = ()
@@ -76,7 +76,7 @@ class Cell(Place):
 _CONTENTS: Final = attrgetter("cell_contents")
 
 
-class Item(Place):
+class Item(Location):
     """An entry of a dict: a global, an attribute of an instance or module, an item."""
 
     __slots__ = ()
@@ -100,7 +100,7 @@ class Item(Place):
         return partial(dict.__getitem__, self.holder), self.key, expected
 
 
-class Element(Place):
+class Element(Location):
     """An item of a list."""
 
     __slots__ = ()
@@ -120,7 +120,7 @@ class Element(Place):
         return self.holder.__getitem__, self.key, expected
 
 
-class Slot(Place):
+class Slot(Location):
     """An attribute that the object itself stores: a slot, or one of a class written in C."""
 
     __slots__ = ()
@@ -168,7 +168,7 @@ class ClassAttribute(Slot):
         return entries.__getitem__, self.key, expected
 
 
-class OfThread(Place):
+class OfThread(Location):
     """An attribute of a `threading.local`: each thread has its own."""
 
     __slots__ = ()
@@ -183,7 +183,7 @@ class OfThread(Place):
         delattr(self.holder, self.key)
 
 
-class Measured(Place):
+class Measured(Location):
     """Something computed from a holder, by the function `key`: its length, its contents."""
 
     __slots__ = ()
@@ -218,16 +218,16 @@ class Specials(Measured):
 class _Unchanged:
     """Compares special methods only where a class has changed since: CPython numbers its states."""
 
-    __slots__ = ("expected", "place", "version")
+    __slots__ = ("expected", "location", "version")
 
-    def __init__(self, place: Specials, expected: Any) -> None:
-        self.place, self.expected = place, expected
+    def __init__(self, location: Specials, expected: Any) -> None:
+        self.location, self.expected = location, expected
         self.version = 0
 
     def __call__(self, _: None) -> Any:
-        version = _VERSION(id(self.place.holder) + _VERSION_TAG).value if _VERSION_TAG else 0
+        version = _VERSION(id(self.location.holder) + _VERSION_TAG).value if _VERSION_TAG else 0
         if version != self.version or not version:
-            found = self.place.read()
+            found = self.location.read()
             if not same(found, self.expected):
                 return found
             self.version = version
@@ -242,7 +242,7 @@ _VERSION: Final = ctypes.c_uint.from_address
 _VERSION_TAG: Final = 384 if (3, 11) <= sys.version_info < (3, 14) else 0  # of PyTypeObject; 0: none known
 
 
-class Zero(Place):
+class Zero(Location):
     """Whether an entry of a dict is zero."""
 
     __slots__ = ()
@@ -251,7 +251,7 @@ class Zero(Place):
         return dict.get(self.holder, self.key) == 0
 
 
-class Weakly(Place):
+class Weakly(Location):
     """A place of an object that `holder` refers to weakly; `key` is the kind of place and its own key."""
 
     __slots__ = ()
