@@ -145,6 +145,20 @@ def all_to_all_all_reduce(buffer: Array, rank: int, size: int, combine: Combine)
     yield from all_to_all_all_gather(buffer, rank, size)
 
 
+def all_to_all_reduce_into(source: Array, own: Array, rank: int, size: int, combine: Combine) -> Rounds:
+    """Put the sum over two ranks or more of part `rank` of every `source` into `own`, in the order of ranks.
+
+    The first part that comes is received into `own`: between two ranks nothing needs memory of its own.
+    """
+    part, others = parts(source, size), [r for r in range(size) if r != rank]
+    taken = {r: own if r == others[0] else np.empty_like(own) for r in others}
+    yield Round([(r, part[r]) for r in others], list(taken.items()))
+    taken[rank] = part[rank]
+    combine(taken[0], taken[1], own)
+    for r in range(2, size):
+        combine(own, taken[r], own)
+
+
 def all_to_all(source: Array, buffer: Array, rank: int, size: int) -> Rounds:
     """Put part `rank` of every rank's `source` into its part of `buffer`. All parts have one length."""
     out, into = parts(source, size), parts(buffer, size)

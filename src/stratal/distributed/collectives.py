@@ -59,17 +59,14 @@ def _given(array: Array, is_tensor: bool) -> Any:
     return tensor(array) if is_tensor else array
 
 
-def _said(kind: str, array: Array, detail: str = "") -> str:
+def said(kind: str, array: Array, detail: str = "") -> str:
+    """Return what a collective of an array is in the ledger and in messages."""
     return _in_words(kind + detail, array.dtype, array.shape)
 
 
 @functools.lru_cache(maxsize=4096)
 def _in_words(made: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
     return f"{made} of {dtype}[{','.join(map(str, shape))}]"
-
-
-def _of_program(program: str) -> str:
-    return f" in program {program}" if program else ""
 
 
 def _through(make: Callable[[], algorithms.Rounds], what: str, finish: Callable[[], Any], wait: bool,
@@ -111,22 +108,30 @@ def all_reduce(x: Any, op: str = "sum", *, algorithm: str = "", wait: bool = Tru
     return pending.value() if wait else pending
 
 
-def start_all_reduce(x: Any, op: str, algorithm: str, program: str = "", now: bool = False) -> Pending:
-    """Begin an all-reduce; only ranks that name the same `program` take part in it. `now`: `World.start`."""
+def start_all_reduce(x: Any, op: str, algorithm: str, now: bool = False) -> Pending:
+    """Begin an all-reduce. `now`: as `World.start` takes it."""
     combine, within = reduction(op, "all_reduce"), world()
     buffer, is_tensor = _taken(x, "all_reduce")
     _check_mean(buffer, op, "all_reduce")
-    mpi = within.calls_mpi and takes(combine, buffer.dtype)
-    chosen = choose("all_reduce", buffer.nbytes, within.size, within.link, algorithm, mpi)
+    chosen = all_reduce_algorithm(within, buffer, combine, algorithm)
     make = algorithms.all_reduce_by(chosen)
 
     def finish() -> Any:
         divide_for_mean(buffer, op, within.size)
         return _given(buffer, is_tensor)
 
-    what = _said("all_reduce", buffer, f" {op} by {chosen}") + _of_program(program)
+    what = said("all_reduce", buffer, f" {op} by {chosen}")
     rounds = functools.partial(make, buffer.reshape(-1), within.rank, within.size, combine)
     return Pending(within, within.start(rounds, what, now=now), finish)
+
+
+def all_reduce_algorithm(within: World, array: Array, combine: np.ufunc, algorithm: str) -> str:
+    """Return the algorithm of an all-reduce: the given one, or the one with the least estimate.
+
+    Raises: AttributeValueError.
+    """
+    mpi = within.calls_mpi and takes(combine, array.dtype)
+    return choose("all_reduce", array.nbytes, within.size, within.link, algorithm, mpi)
 
 
 def reduce_scatter(x: Any, op: str = "sum", *, algorithm: str = "", wait: bool = True) -> Any:
@@ -138,8 +143,8 @@ def reduce_scatter(x: Any, op: str = "sum", *, algorithm: str = "", wait: bool =
     return pending.value() if wait else pending
 
 
-def start_reduce_scatter(x: Any, op: str, algorithm: str, program: str = "", now: bool = False) -> Pending:
-    """Begin a reduce-scatter; only ranks that name the same `program` take part in it."""
+def start_reduce_scatter(x: Any, op: str, algorithm: str, now: bool = False) -> Pending:
+    """Begin a reduce-scatter. `now`: as `World.start` takes it."""
     combine, within = reduction(op, "reduce_scatter"), world()
     buffer, is_tensor = _taken(x, "reduce_scatter")
     _check_mean(buffer, op, "reduce_scatter")
@@ -152,7 +157,7 @@ def start_reduce_scatter(x: Any, op: str, algorithm: str, program: str = "", now
         divide_for_mean(part, op, within.size)
         return _given(part, is_tensor)
 
-    what = _said("reduce_scatter", buffer, f" {op} by {chosen}") + _of_program(program)
+    what = said("reduce_scatter", buffer, f" {op} by {chosen}")
     rounds = functools.partial(make, buffer.reshape(-1), within.rank, within.size, combine)
     return Pending(within, within.start(rounds, what, now=now), finish)
 
@@ -164,8 +169,8 @@ def all_gather(x: Any, *, algorithm: str = "", wait: bool = True) -> Any:
     return pending.value() if wait else pending
 
 
-def start_all_gather(x: Any, algorithm: str, program: str = "", now: bool = False) -> Pending:
-    """Begin an all-gather; only ranks that name the same `program` take part in it."""
+def start_all_gather(x: Any, algorithm: str, now: bool = False) -> Pending:
+    """Begin an all-gather. `now`: as `World.start` takes it."""
     within = world()
     own, is_tensor = _taken(x, "all_gather")
     if not own.ndim:
@@ -174,7 +179,7 @@ def start_all_gather(x: Any, algorithm: str, program: str = "", now: bool = Fals
     buffer[within.rank] = own
     chosen = choose("all_gather", buffer.nbytes, within.size, within.link, algorithm)
     rounds = functools.partial(algorithms.ALL_GATHER[chosen], buffer.reshape(-1), within.rank, within.size)
-    what = _said("all_gather", own, f" by {chosen}") + _of_program(program)
+    what = said("all_gather", own, f" by {chosen}")
     return Pending(
         within, within.start(rounds, what, now=now),
         lambda: _given(buffer.reshape(-1, *own.shape[1:]), is_tensor),
@@ -192,7 +197,7 @@ def all_to_all(x: Any, *, wait: bool = True) -> Any:
     buffer = np.empty_like(source)
     return _through(
         lambda: algorithms.all_to_all(source.reshape(-1), buffer.reshape(-1), within.rank, within.size),
-        _said("all_to_all", source), lambda: _given(buffer, is_tensor), wait,
+        said("all_to_all", source), lambda: _given(buffer, is_tensor), wait,
     )  # fmt: skip
 
 
@@ -203,7 +208,7 @@ def broadcast(x: Any, root: int = 0, *, wait: bool = True) -> Any:
     buffer, is_tensor = _taken(x, "broadcast")
     return _through(
         lambda: algorithms.tree_broadcast(buffer.reshape(-1), within.rank, within.size, root),
-        _said("broadcast", buffer, f" from rank {root}"), lambda: _given(buffer, is_tensor), wait,
+        said("broadcast", buffer, f" from rank {root}"), lambda: _given(buffer, is_tensor), wait,
     )  # fmt: skip
 
 
@@ -222,7 +227,7 @@ def permute(x: Any, pairs: Iterable[tuple[int, int]], *, wait: bool = True) -> A
     buffer = np.empty_like(source)
     return _through(
         lambda: algorithms.permute(source.reshape(-1), buffer.reshape(-1), within.rank, chosen),
-        _said("permute", source, f" along {chosen}"), lambda: _given(buffer, is_tensor), wait,
+        said("permute", source, f" along {chosen}"), lambda: _given(buffer, is_tensor), wait,
     )  # fmt: skip
 
 
@@ -232,7 +237,7 @@ def send(x: Any, to: int, *, tag: int = 0, wait: bool = True) -> Any:
     _check_peer(to, within, "send", tag)
     source, _ = _taken(x, "send")
     rounds = [algorithms.Round([(to, source.reshape(-1))], [])]
-    return _through(lambda: iter(rounds), _said("send", source, f" to rank {to}"), lambda: None, wait, tag)
+    return _through(lambda: iter(rounds), said("send", source, f" to rank {to}"), lambda: None, wait, tag)
 
 
 def receive(like: Any, source: int, *, tag: int = 0, wait: bool = True) -> Any:
@@ -241,7 +246,7 @@ def receive(like: Any, source: int, *, tag: int = 0, wait: bool = True) -> Any:
     _check_peer(source, within, "receive", tag)
     buffer, is_tensor = _taken(like, "receive")
     rounds = [algorithms.Round([], [(source, buffer.reshape(-1))])]
-    what = _said("receive", buffer, f" from rank {source}")
+    what = said("receive", buffer, f" from rank {source}")
     return _through(lambda: iter(rounds), what, lambda: _given(buffer, is_tensor), wait, tag)
 
 
@@ -269,7 +274,7 @@ class Exchanges:
             within.start(lambda: iter(told), f"program for rank {server}", self.channel + OFFSET)
         self._awaited.append((server, flat))
         there = [algorithms.Round([(server, flat)], [])]
-        what = _said("push", buffer, f" to rank {server}")
+        what = said("push", buffer, f" to rank {server}")
 
         def finish() -> Any:
             self._receive(within)

@@ -12,13 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from stratal.distributed.collectives import (
-    Exchanges,
-    Pending,
-    start_all_gather,
-    start_all_reduce,
-    start_reduce_scatter,
-)
+from stratal.distributed.collectives import Exchanges, Pending
+from stratal.distributed.program_collectives import Begun, ProgramCollectives
 from stratal.distributed.records import ShardStart, ShardWait
 from stratal.distributed.world import World, at_join, world
 from stratal.graph.node import Node, make
@@ -43,17 +38,18 @@ class Overlapped:
         self.channels = 0  # handed out to optimizers
         self._exchanges: Final[dict[int, Exchanges]] = {}  # by channel
         self.waited_s = 0.0  # spent in `finish`, by the thread that runs programs
-        self._under_way: dict[int, Pending] = {}
+        self._collectives: Final = ProgramCollectives(within)
+        self._under_way: dict[int, Begun | Pending] = {}
         self._last = 0
 
     def start(self, array: Array, op: str, algorithm: str, program: str) -> int:
-        return self._begun(start_all_reduce(array, op, algorithm, program))
+        return self._begun(self._collectives.all_reduce(array, op, algorithm, program))
 
     def start_reduce_scatter(self, array: Array, op: str, algorithm: str, program: str) -> int:
-        return self._begun(start_reduce_scatter(array, op, algorithm, program))
+        return self._begun(self._collectives.reduce_scatter(array, op, algorithm, program))
 
     def start_all_gather(self, array: Array, algorithm: str, program: str) -> int:
-        return self._begun(start_all_gather(array, algorithm, program))
+        return self._begun(self._collectives.all_gather(array, algorithm, program))
 
     def start_exchange(self, array: Array, server: int, channel: int, program: str) -> int:
         return self._begun(self.exchanges(channel).start(array, server, program))
@@ -62,14 +58,15 @@ class Overlapped:
         """Return what goes to servers and back over a channel."""
         return self._exchanges.setdefault(channel, Exchanges(channel))
 
-    def _begun(self, pending: Pending) -> int:
+    def _begun(self, begun: Begun | Pending) -> int:
         self._last += 1
-        self._under_way[self._last] = pending
+        self._under_way[self._last] = begun
         return self._last
 
-    def finish(self, token: int) -> Array:
+    def finish(self, token: int, array: Array) -> Array:
         asked = time.monotonic()
-        found: Array = self._under_way.pop(token).value()
+        begun = self._under_way.pop(token)
+        found: Array = begun.value() if isinstance(begun, Pending) else self._collectives.finish(begun, array)
         self.waited_s += time.monotonic() - asked
         return found
 

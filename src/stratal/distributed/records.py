@@ -30,7 +30,7 @@ class ShardingCommunicator(Communicator, Protocol):
     """A communicator that also scatters and gathers; `finish` waits for these, too."""
 
     def start_reduce_scatter(self, array: Array, op: str, algorithm: str, program: str) -> int:
-        """Begin to reduce a copy of a vector, of which this rank gets its part; return the token at once."""
+        """Begin to reduce a vector, of which this rank gets its part; return the token at once."""
 
     def start_all_gather(self, array: Array, algorithm: str, program: str) -> int:
         """Begin to put the vectors of all ranks end to end; return the token at once."""

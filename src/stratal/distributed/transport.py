@@ -1,8 +1,9 @@
 """The communication thread: it owns MPI, runs rounds of messages, and counts what it sends.
 
 MPI makes no progress by itself, so somebody has to call it: this thread posts a round with Isend and Irecv
-and polls, spinning for as long as messages in shared memory take, then yielding, then sleeping: over a slow
-link a spinning thread would take half a core from the kernels.
+and polls. Where the rank waits for the round it spins for as long as messages in shared memory take, then
+yields, then sleeps. Where kernels go on meanwhile it sleeps between polls, the longer the longer it waits: each
+poll takes time from a kernel on the same core.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _SPIN_NS: Final = 50_000
 _YIELD_NS: Final = 500_000
 _LOOK_NS: Final = 50_000_000  # between looks at what others are doing
 _SLEEP_S: Final = 50e-6
+_SLEEP_SHARE: Final = 0.125  # of what was waited, while kernels go on
+_MOST_SLEEP_S: Final = 1e-3
 
 
 class Counters:
@@ -56,6 +59,7 @@ class MpiTransport:
         self.counters = Counters(comm.Get_size())
         self.ledger: Final = ledger
         self.timeout = timeout  # seconds without progress
+        self.awaited = True  # whether the rank does nothing until the collective under way is through
         self._mpi: Final = mpi
         self._comm: Final = comm
         self._lost: list[Any] = []  # what messages that never came would be written to: it must live on
@@ -246,7 +250,9 @@ class MpiTransport:
         while not test():
             now = time.monotonic_ns()
             waited = now - began
-            if waited > _YIELD_NS:
+            if not self.awaited:
+                time.sleep(min(max(_SLEEP_SHARE * waited / 1e9, _SLEEP_S), _MOST_SLEEP_S))
+            elif waited > _YIELD_NS:
                 time.sleep(_SLEEP_S)
             elif waited > _SPIN_NS:
                 time.sleep(0)

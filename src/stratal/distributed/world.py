@@ -85,12 +85,14 @@ class World:
         line = user_line()
         if now and self._has_turn():
             self._here = threading.get_ident()
+            self._transport.awaited = True
             try:
                 self._run(self._transport, make, number, what, line, tag)
             finally:
                 self._here = None
                 self._turn.release()
             return None
+        self._transport.awaited = now
         run = functools.partial(self._run, self._transport, make, number, what, line, tag)
         self._queued = self._engine.push(self._in_turn(run), mutates=[self._network], name=what)
         return self._queued
@@ -157,13 +159,15 @@ class World:
             except StratalError as error:
                 raise error.at([line] if line else ()) from None
 
+        transport.awaited = True
         self._engine.push(self._in_turn(run), mutates=[self._network], name=what).wait()
         rank, tag = found[0]
         return rank, tag - TAGS
 
     def wait(self, operation: Operation | None) -> None:
         """Return once rounds are through. Raises: what `MpiTransport.run` raises."""
-        if operation is not None:
+        if operation is not None and self._transport is not None:
+            self._transport.awaited = True  # until more is queued
             operation.wait()
 
     def run(self, make: Callable[[], Rounds], what: str, tag: int | None = None) -> None:
@@ -179,6 +183,7 @@ class World:
             return done
         self._collectives += 1
         transport, number, found = self._transport, self._collectives, []  # type: MpiTransport, int, list[bool]
+        transport.awaited = True
         agreeing = self._in_turn(lambda: found.append(transport.agree(done, number)))
         self._engine.push(agreeing, name="agreement").wait()
         return found[0]

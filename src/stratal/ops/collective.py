@@ -36,13 +36,13 @@ class Communicator(Protocol):
         """How many ranks the axis has."""
 
     def start(self, array: Array, op: str, algorithm: str, program: str) -> int:
-        """Begin to reduce a copy of an array over all ranks; return its token at once.
+        """Begin to reduce an array over all ranks; return its token at once.
 
-        Ranks whose `program` differs refuse each other.
+        The array is read until `finish` returns. Ranks whose `program` differs refuse each other.
         """
 
-    def finish(self, token: int) -> Array:
-        """Return the reduction that `start` began, once it is there."""
+    def finish(self, token: int, array: Array) -> Array:
+        """Return the reduction that `start` began of this array, once it is there."""
 
 
 # Records name their axis, they do not hold it: MPI's ranks are one per process, like this table.
@@ -89,7 +89,9 @@ class Collective(Op):
 
     def finished(self, arrays: Sequence[Array]) -> Array:
         """Return what the collective gave whose token stands before x."""
-        return np.array(arrays[-1]) if self.ranks == 1 else self.communicator().finish(int(arrays[-2]))
+        if self.ranks == 1:
+            return np.array(arrays[-1])
+        return self.communicator().finish(int(arrays[-2]), arrays[-1])
 
     def communicator(self) -> Communicator:
         found = COMMUNICATORS.get(self.mesh_axis)
@@ -120,7 +122,7 @@ class AllReduce(Collective):
         if self.ranks == 1:
             return np.array(arrays[0])
         axis = self.communicator()
-        return axis.finish(axis.start(arrays[0], self.op, self.algorithm, ""))
+        return axis.finish(axis.start(arrays[0], self.op, self.algorithm, ""), arrays[0])
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         """Every rank's x is in every rank's sum: its cotangent is the sum of theirs."""
