@@ -14,6 +14,7 @@ from stratal.loops import index
 from stratal.loops.compute import Compute, LoopBody, Nest
 from stratal.loops.expr import Call, Expr, Var, walk
 from stratal.loops.lowering import axis_positions
+from stratal.optimize.layout import transposed
 
 LowerOf = Callable[[Node], Lowered | None]
 
@@ -48,6 +49,7 @@ class Grouping:
                 self.by_bodies.update(node.inputs)
             elif not isinstance(node.op, (Input, Const, Item)) and not isinstance(lowered, (Compute, Nest)):
                 self.whole.update(node.inputs)
+                self.whole.update(transposed(node) if lowered is None else ())
 
     def owner(self, value: Node) -> Group | None:
         """Return the group that computes a value; None for inputs and constants."""

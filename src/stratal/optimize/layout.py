@@ -73,7 +73,19 @@ def choose_orders(
     for node in graph.nodes:
         if isinstance(lower_of(node), SameBytes):
             orders.pop(node.inputs[0], None)
+        elif node.inputs and lower_of(node) is None:
+            for x in transposed(node):
+                orders.pop(x, None)
     return orders
+
+
+def transposed(node: Node) -> list[Node]:
+    """Return the permutations whose elements a node without a lowering takes as a vector.
+
+    They are stored row-major: a transpose copies by tiles, a reshape of one would element by element.
+    """
+    flat = [x.inputs[0] for x in node.inputs if x.op.name == "reshape" and x.aval.ndim == 1]
+    return [x for x in flat if x.op.name == "permute"]
 
 
 def innermost_axis(graph: Graph, target: Target) -> str:

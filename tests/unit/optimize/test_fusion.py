@@ -170,3 +170,16 @@ graph "gated"(%0: T[4,33] = "x", %1: T[R,3,11] = "x", %2: T[R,33] = "x", %3: T[R
 def test_what_a_kernel_reads_to_compute_a_result_again_keeps_its_buffer(dtype: str, rows: int) -> None:
     text = re.sub(r"\bT\b", dtype, re.sub(r"\bR\b", str(rows), GATED))
     assert kernels(parse_graph(text))
+
+
+def test_what_is_sent_of_a_transposed_gradient_is_copied_by_tiles() -> None:
+    def sent(b: Any, x: Node, w: Node) -> list[Node]:
+        made = b.op("conv", x, w, strides=(1, 1), padding=((0, 0), (0, 0)), lhs_dilation=(1, 1),
+                    rhs_dilation=(1, 1), groups=1)  # fmt: skip
+        flat = b.reshape(b.permute(made, perm=(1, 0, 2, 3)), shape=(32 * 32 * 9,))
+        return [b.op("all_reduce", flat, mesh_axis="data", ranks=1, op="sum", algorithm="")]
+
+    graph = trace(sent, [TensorType(float32, (32, 16, 4, 4)), TensorType(float32, (32, 16, 2, 2))])
+    assert not kernels(graph)[0].startswith("reshape")
+    copies = [k for k in compile_graph(graph).plan.kernels if "permute" in k["ops"]]
+    assert [k["tactic"] for k in copies] == ["transpose"], "a reshape would copy it element by element"
