@@ -2,7 +2,7 @@
 
 MPI makes no progress by itself, so somebody has to call it: this thread posts a round with Isend and Irecv
 and polls. Where the rank waits for the round it spins for as long as messages in shared memory take, then
-yields, then sleeps. Where kernels go on meanwhile it sleeps between polls, the longer the longer it waits: each
+yields, then sleeps. Where kernels go on meanwhile it sleeps between polls, the longer the longer it waits: a
 poll takes time from a kernel on the same core.
 """
 

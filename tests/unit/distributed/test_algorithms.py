@@ -12,6 +12,7 @@ import pytest
 from stratal.base.errors import AttributeValueError
 from stratal.distributed import algorithms as al
 from stratal.distributed.links import Link, choose, estimate_ns, traffic
+from stratal.distributed.program_collectives import Spares
 
 Array = np.ndarray[Any, Any]
 
@@ -228,3 +229,30 @@ def test_an_algorithm_that_does_not_fit_is_refused_in_words() -> None:
         choose("all_reduce", 8, 3, Link(), "doubling")
     assert "3 ranks are no power of two" in str(raised.value)
     assert choose("all_reduce", 8, 3, Link(), "ring") == "ring"
+
+
+@pytest.mark.parametrize("size", (2, 3, 4, 5))
+def test_sums_into_other_memory_have_the_bits_of_sums_in_place(size: int) -> None:
+    for count in (0, 1, size, 1001):
+        sources = inputs(size, count)
+        in_place = [x.copy() for x in sources]
+        Network().run([al.all_to_all_reduce_scatter(b, r, size, np.add) for r, b in enumerate(in_place)])
+        own = [np.full_like(al.parts(x, size)[r], np.nan) for r, x in enumerate(sources)]
+        for x in sources:
+            x.flags.writeable = False
+        pairs = enumerate(zip(sources, own, strict=True))
+        Network().run([al.all_to_all_reduce_into(x, into, r, size, np.add) for r, (x, into) in pairs])
+        for r, into in enumerate(own):
+            np.testing.assert_array_equal(into, al.parts(in_place[r], size)[r])
+
+
+def test_memory_of_results_is_taken_again_once_no_array_shows_it() -> None:
+    spares = Spares()
+    first = spares.take(6, np.dtype(np.float32))
+    address, shown = first.ctypes.data, first[1:3]
+    del first
+    assert spares.take(6, np.dtype(np.float32)).ctypes.data != address, "a view of it is left"
+    del shown
+    taken = [spares.take(6, np.dtype(np.float32)) for _ in range(2)]
+    assert address in [x.ctypes.data for x in taken]
+    assert taken[0].ctypes.data != taken[1].ctypes.data
