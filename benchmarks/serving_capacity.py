@@ -71,7 +71,7 @@ def highest_rate(trial: Callable[[float], Offered], start: float, run: Run) -> t
         found = trial(total)
         if found.share < GOAL:  # a stall of the machine is no limit: what misses, misses twice
             found = max(found, trial(total), key=lambda tried: tried.share)
-        run.say(f"  {total:.0f}/s offered, {found.share:.1%} in time")
+        run.say(f"  {total:.0f}/s offered, {found.share:.1%} in time; client {found.lag * 1e3:.1f} ms late")
         if found.share >= GOAL:
             low, best = total, found
             total = (low * high) ** 0.5 if high else 1.4 * total
@@ -125,7 +125,7 @@ def _of(found: Offered, total: float) -> Row:
     late = sorted(found.of_model.items(), key=lambda pair: pair[1][1] / max(1, pair[1][0]))[:3]
     return {
         "rate": total, "offered": found.offered, "refused": found.refused, "in_time": found.in_time,
-        "client": "on the cores of the server",
+        "client": "on the cores of the server", "client_lag_p99_ms": 1e3 * found.lag,
         "lowest": {name: round(n / max(1, offered), 3) for name, (offered, n) in late},
     }  # fmt: skip
 

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from benchmarks.serving_models import KINDS
+from stratal.serve.extra import loop_factory
 from stratal.serve.loadtest import Load, Results, load_on, request_text, target
 from stratal.serve.protocol import NAMES
 
@@ -241,6 +242,7 @@ class Offered:
     refused: int  # with 429, at arrival
     in_time: int
     of_model: Mapping[str, tuple[int, int]]  # offered, in time
+    lag: float  # seconds: the 99 % quantile of what the client itself was late by in sending
 
     @property
     def share(self) -> float:
@@ -275,7 +277,8 @@ def offer(
         ]
         return await asyncio.gather(*(load_on(at, load) for load in loads))
 
-    found = asyncio.run(all_of_them())
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        found = runner.run(all_of_them())
     of_model = {
         name: (sum(r.statuses.values()), sum(t <= slas[name] for t in r.latencies))
         for name, r in zip(rates, found, strict=True)
@@ -286,6 +289,7 @@ def offer(
         sum(r.statuses[429] for r in found),
         sum(n for _, n in of_model.values()),
         of_model,
+        float(np.quantile([lag for r in found for lag in r.lags] or [0.0], 0.99)),
     )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+import importlib.util
+from collections.abc import Callable
 from typing import Any
 
 from stratal.base.errors import MissingExtraError
@@ -15,3 +18,11 @@ def required(module: str, extra: str = "serve") -> Any:
     except ImportError as error:
         hint = f"pip install 'stratal[{extra}]'"
         raise MissingExtraError(f"serve: needs {module.split('.')[0]}", got=str(error), hint=hint) from error
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's where it is installed: reading and writing sockets takes it a third of the time."""
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
+    return factory

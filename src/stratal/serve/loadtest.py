@@ -13,6 +13,7 @@ import random
 import ssl
 import urllib.parse
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,27 +21,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stratal.base.errors import AttributeValueError, StratalError
+from stratal.serve.extra import loop_factory
+from stratal.serve.load_channels import Asked, Channels, Target, clock
 from stratal.serve.planning import LatencyTable, Session
 from stratal.serve.planning_simulator import Traffic
 from stratal.serve.protocol import DATATYPES
-
-GIVE_UP = 30.0  # seconds after which a request counts as lost
 
 
 class LoadTestError(StratalError, OSError):
     """A server that cannot be tested."""
 
     advice = "stratal serve FOLDER starts one; its address is printed when it is ready"
-
-
-@dataclass(frozen=True)
-class Target:
-    """A server: where it is, the key it asks for, and how its certificate is verified (None: no TLS)."""
-
-    host: str
-    port: int
-    key: str = field(default="", repr=False)
-    tls: ssl.SSLContext | None = None
 
 
 def target(address: str, key: str = "", ca: Path | None = None) -> Target:
@@ -98,7 +89,15 @@ class Results:
         default_factory=list
     )  # of those answered with 200, from when they were due
     service: list[float] = field(default_factory=list)  # the same from when they were sent
+    lags: list[float] = field(default_factory=list)  # of all, of this client behind when they were due
     seconds: float = 0.0
+
+    def note(self, asked: Asked) -> None:
+        """Count a request that is over."""
+        self.statuses[asked.status] += 1
+        if asked.status == 200:
+            self.latencies.append(asked.done - asked.due)
+            self.service.append(asked.done - asked.sent)
 
     def to_json(self, sla: float) -> dict[str, Any]:
         """Return figures: rates, shares and quantiles of the latency in milliseconds."""
@@ -114,6 +113,7 @@ class Results:
             "goodput_per_second": in_time / max(self.seconds, 1e-9),
             "latency_ms": quantiles(self.latencies),
             "uncorrected_latency_ms": quantiles(self.service),
+            "client_lag_ms": quantiles(self.lags),
         }
 
 
@@ -207,7 +207,8 @@ def loadtest(address: str, load: Load, *, key: str = "", ca: Path | None = None)
 
     Raises: LoadTestError where there is no such server or model, AttributeValueError for another address.
     """
-    return asyncio.run(load_on(target(address, key, ca), load))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(load_on(target(address, key, ca), load))
 
 
 async def load_on(server: Target, load: Load) -> Results:
@@ -225,28 +226,46 @@ async def load_on(server: Target, load: Load) -> Results:
     if status != 200:
         raise LoadTestError("loadtest: the server does not have this model", got=body.decode()[:200])
     text = infer_text(server, json.loads(body), load.seed)
-    results, loop = Results(), asyncio.get_running_loop()
-    due = load.arrivals()
-    start = loop.time() + 0.05
-    tasks = []
-    for at in due:
-        if (wait := start + at - loop.time()) > 0:
-            await asyncio.sleep(wait)
-        tasks.append(loop.create_task(_one(connections, text, start + at, results)))
-    await asyncio.gather(*tasks)
-    results.seconds = max(load.seconds, 1e-9)
     connections.close()
-    return results
+    return await _sent_when_due(server, text, load)
 
 
-async def _one(connections: Connections, text: bytes, due: float, results: Results) -> None:
+async def _sent_when_due(server: Target, text: bytes, load: Load) -> Results:
+    results, loop, over = (
+        Results(seconds=max(load.seconds, 1e-9)),
+        asyncio.get_running_loop(),
+        asyncio.Event(),
+    )
+    due = load.arrivals()
+
+    def done(asked: Asked) -> None:
+        results.note(asked)
+        if sum(results.statuses.values()) == len(due):
+            over.set()
+
+    channels = Channels(server, text, load.connections, done)
     try:
-        answer = await asyncio.wait_for(connections.request(text), GIVE_UP)
-    except (OSError, asyncio.IncompleteReadError, TimeoutError):
-        results.statuses[0] += 1
-        return
-    now = asyncio.get_running_loop().time()
-    results.statuses[answer.status] += 1
-    if answer.status == 200:
-        results.latencies.append(now - due)
-        results.service.append(now - answer.sent)
+        await channels.open()
+    except OSError as error:
+        raise LoadTestError(
+            "loadtest: no server there", got=f"{server.host}:{server.port}: {error}"
+        ) from error
+    start, sent = clock() + 0.05, 0
+
+    def send() -> None:
+        nonlocal sent
+        now = clock()
+        while sent < len(due) and start + due[sent] <= now:
+            results.lags.append(now - start - due[sent])
+            channels.ask(start + due[sent])
+            sent += 1
+        if sent < len(due):  # a timer of uvloop's is of whole milliseconds, and may be early
+            loop.call_later(max(1e-3, start + due[sent] - now), send)
+
+    send()
+    while due and not over.is_set():
+        with suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), 1.0)
+        channels.give_up()
+    channels.close()
+    return results

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib
-import importlib.util
 import socket
 import ssl
 import sys
@@ -18,7 +16,7 @@ from typing import Any
 from stratal.base.errors import AttributeValueError
 from stratal.serve.access import Access, Tls
 from stratal.serve.connections import Direct, Limits, protocol_class
-from stratal.serve.extra import required
+from stratal.serve.extra import loop_factory, required
 from stratal.serve.grpc_server import GrpcServer, address
 from stratal.serve.request_log import RequestLog
 from stratal.serve.service import Options, Service
@@ -70,16 +68,8 @@ def serve(folder: Path, listening: Listening, options: Options, started: Started
     sock = bound(listening.host, listening.port)
     for warning in exposure(sock.getsockname()[0], listening):
         print(f"stratal: {warning}", file=sys.stderr)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(uvicorn, folder, sock, context, listening, options, started))
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's where it is installed: reading and writing sockets takes it a third of the time."""
-    if importlib.util.find_spec("uvloop") is None:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
-    return factory
 
 
 def exposure(address: str, listening: Listening) -> list[str]:
