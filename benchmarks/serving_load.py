@@ -242,7 +242,7 @@ class Offered:
     refused: int  # with 429, at arrival
     in_time: int
     of_model: Mapping[str, tuple[int, int]]  # offered, in time
-    lag: float  # seconds: the 99 % quantile of what the client itself was late by in sending
+    lag: float = 0.0  # seconds: the 99 % quantile of what the client itself was late by in sending
 
     @property
     def share(self) -> float:

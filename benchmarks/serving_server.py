@@ -12,7 +12,7 @@ On SIGUSR2 the server, which must be idle, takes policy and SLAs (seconds by mod
 With `--backend onnxruntime` the same server has sessions of onnxruntime as models (`serving_onnx`).
 
 `--cores 0/1,2` gives the front end core 0 and the workers 1 and 2; `--record FILE` writes each batch that
-ran: model, rows, seconds that were predicted, seconds it took.
+ran: model, rows, seconds that were predicted (median, high quantile), seconds it took.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ class Planned(DeadlineQueue[Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[tuple[str, int, float, float]] = []
+        self.seen: list[tuple[str, int, float, float, float]] = []
         self.recording = False
 
     def observe(self, name: str, rows: int, seconds: float) -> None:
         if self.recording:
-            self.seen.append((name.split("/")[0], rows, self.table(name).latency(rows), seconds))
+            typical, high = self.typical(name).latency(rows), self.table(name).latency(rows)
+            self.seen.append((name.split("/")[0], rows, typical, high, seconds))
         super().observe(name, rows, seconds)
 
 
@@ -67,7 +68,8 @@ class Shared(DeadlineQueue[Any]):
         while count < len(queue.entries) and rows + queue.entries[count].rows <= queue.table.sizes[-1]:
             rows += queue.entries[count].rows
             count += 1
-        return Batch(name, queue.pop(count), rows, queue.table.latency(rows))
+        seconds = queue.table.latency(rows)
+        return Batch(name, queue.pop(count), rows, seconds, seconds)
 
     def _free(self, name: str) -> bool:
         return bool(self._models[name].entries)
@@ -104,7 +106,7 @@ def take_over(service: Service, policy: str, slas: Mapping[str, float] | None = 
     for name, sla in (slas or {}).items():
         service.registry.configs[name] = replace(service.registry.config(name), sla=sla)
     for model in service.registry.models.values():
-        queue.add_model(model.key, model.table, service.sla(model.name))
+        queue.add_model(model.key, model.table, service.sla(model.name), typical=model.typical)
     service.dispatcher.queue = queue
     return queue
 

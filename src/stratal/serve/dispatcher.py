@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from stratal.serve.fleet import FleetError, Process
 from stratal.serve.frames import Head
 from stratal.serve.metrics import Metrics
+from stratal.serve.planning_latency import QUANTILE, Window
 from stratal.serve.planning_queue import Batch, DeadlineQueue
 from stratal.serve.protocol import Bytes, RequestError
 from stratal.serve.registry import Loaded
@@ -25,6 +26,8 @@ from stratal.serve.registry import Loaded
 STRIKES: Final = 2
 STRIKE_SECONDS: Final = 600.0
 clock: Final = time.monotonic  # uvloop's own is that of its last wake-up, in milliseconds
+UNDER_WAY: Final = 1e-3  # seconds that request and answer are between client and front end
+MOST_RESERVE: Final = 0.1  # of a request's time, that is left to the front end
 GRACE: Final = 1.0  # seconds after its deadline that a request in work may still be answered
 
 
@@ -95,6 +98,7 @@ class Dispatcher:
         self._strikes: dict[str, deque[float]] = {}
         self._unanswered: Counter[str] = Counter()
         self._running: set[Run] = set()
+        self._own = Window(5e-4, 1e-3)  # seconds from a batch's answer to the last of its requests'
         self._tasks: set[asyncio.Task[None]] = set()
 
     # -- requests --------------------------------------------------------------------------------------------
@@ -109,7 +113,8 @@ class Dispatcher:
         if len(self.queue) >= self._limit:
             raise RequestError(429, "the queue is full", got=f"{self._limit} requests wait")
         free_at = [w.free_at for w in self.workers if not w.retiring]
-        if reason := self.queue.refusal(model.key, rows, deadline, now, free_at):
+        planned = deadline - self._reserve(deadline - now)
+        if reason := self.queue.refusal(model.key, rows, planned, now, free_at):
             if not len(self.queue):
                 self.queue.ease(model.key, model.table)
             raise RequestError(429, f"{model.name}: cannot be in time", got=reason)
@@ -123,9 +128,17 @@ class Dispatcher:
         pending.limit = asyncio.get_running_loop().call_later(
             max(0.0, deadline - now) + GRACE, self._out_of_time, pending
         )
-        self.queue.push(model.key, pending, rows, deadline)
+        self.queue.push(model.key, pending, rows, planned)
         if any(not w.busy and not w.retiring for w in self.workers):
             self.pump()
+
+    def _reserve(self, left: float) -> float:
+        """Return the seconds before its deadline at which a request should leave its worker.
+
+        It waited in its socket about as long as the answers of a batch take to be written, its own answer
+        waits for others of its batch, and both are under way for a while.
+        """
+        return min(2 * self._own.quantile(QUANTILE) + UNDER_WAY, MOST_RESERVE * max(0.0, left))
 
     @staticmethod
     def _out_of_time(pending: Pending) -> None:
@@ -138,28 +151,29 @@ class Dispatcher:
     def pump(self) -> None:
         """Give every idle worker a batch, as long as there are some."""
         now = clock()
-        for late in self.queue.drop_late(now):
-            late.fail(504, f"{late.model.name}: dropped, for it could not be in time any more")
+        dropped = self.queue.drop_late(now)
         for worker in self.workers:
             if not worker.busy and not worker.retiring:
                 batch = self._next(now)
                 if batch is None:
                     break
                 self._start(worker, batch, now)
+        for late in dropped:
+            late.fail(504, f"{late.model.name}: dropped, for it could not be in time any more")
 
     def _next(self, now: float) -> Batch[Pending] | None:
         while self._retries:
             pending = self._retries.popleft()
             if not pending.answered:
                 seconds = pending.model.table.latency(pending.rows)
-                return Batch(pending.model.key, [pending], pending.rows, seconds)
+                return Batch(pending.model.key, [pending], pending.rows, seconds, seconds)
         return self.queue.take(now)
 
     def _start(self, worker: Process, batch: Batch[Pending], now: float) -> None:
-        worker.busy, worker.free_at = True, now + batch.seconds
+        worker.busy, worker.free_at = True, now + batch.most
         inputs = len(batch.items[0].model.signature.inputs)
         parts = [p.inputs[k] for k in range(inputs) for p in batch.items]
-        limit = max(self._hang_seconds, 20 * batch.seconds)
+        limit = max(self._hang_seconds, 20 * batch.most)
         run = Run(worker, batch, clock())
         run.limit = asyncio.get_running_loop().call_later(limit, self._hung, run)
         self._running.add(run)
@@ -171,16 +185,20 @@ class Dispatcher:
         self._brought_down(run, "hung", True)
 
     def _came(self, run: Run, found: tuple[Head, bytes] | FleetError) -> None:
-        """Deliver what a batch's worker answered, and give it the next; or replace it."""
+        """Give the worker the next batch, then deliver what it answered; or replace it.
+
+        Answers are written while the worker runs on: it waited a fifth of its time where that came first.
+        """
         if run.limit is None:
             return  # it hung, and is replaced
         run.limit.cancel()
         run.limit = None
-        worker = run.worker
+        worker, came = run.worker, clock()
         try:
             if isinstance(found, FleetError):
                 raise found
-            self._deliver(run, *found)
+            head, body = found
+            answers = [] if "error" in head else self._answers(run, head, body, came)
         except FleetError:
             task = asyncio.get_running_loop().create_task(self._lost(run))
             self._tasks.add(task)
@@ -191,25 +209,30 @@ class Dispatcher:
         if worker.retiring:
             worker.close()
         self.pump()
+        for pending, answer in zip(run.batch.items, answers, strict=False):
+            pending.answer(answer)
+        if "error" in head:
+            for pending in run.batch.items:
+                pending.fail(503 if head.get("missing") else 500, f"{pending.model.name}: {head['error']}")
+        self._own.add(clock() - came)
 
     async def _lost(self, run: Run) -> None:
         blamed = not await run.worker.zygote_ended()
         self._running.discard(run)
         self._brought_down(run, "ended", blamed)
 
-    def _deliver(self, run: Run, head: Head, body: bytes) -> None:
-        """Give every request its rows, and take note of the whole round trip: a plan must count that."""
-        batch, model, seconds = run.batch, run.batch.items[0].model, clock() - run.started
-        if "error" in head:
-            for pending in batch.items:
-                pending.fail(503 if head.get("missing") else 500, f"{model.name}: {head['error']}")
-            return
+    def _answers(self, run: Run, head: Head, body: bytes, came: float) -> list[Answered]:
+        """Return each request's rows, and take note of the whole round trip: a plan must count that."""
+        batch, model, seconds = run.batch, run.batch.items[0].model, came - run.started
+        shared = _shared_out(batch, model, memoryview(body))
         self.queue.observe(batch.model, batch.rows, seconds)
         self.metrics.rows.labels(model.name).inc(batch.rows)
         self.metrics.batches.labels(model.name).observe(batch.rows)
         self.metrics.predicted.labels(model.name).observe(abs(batch.seconds / max(1e-9, seconds) - 1))
-        for pending, outputs in zip(batch.items, _shared_out(batch, model, memoryview(body)), strict=True):
-            pending.answer(Answered(outputs, run.started - pending.arrived, head["seconds"]))
+        return [
+            Answered(outputs, run.started - pending.arrived, head["seconds"])
+            for pending, outputs in zip(batch.items, shared, strict=True)
+        ]
 
     # -- workers ---------------------------------------------------------------------------------------------
 
@@ -283,7 +306,7 @@ class Dispatcher:
         """Queue for a model from now on; one that is queued for already keeps what waits."""
         self._strikes.pop(model.key, None)
         if not self.queue.knows(model.key):
-            self.queue.add_model(model.key, model.table, sla)
+            self.queue.add_model(model.key, model.table, sla, typical=model.typical)
 
     def forget(self, model: Loaded, why: str) -> None:
         """Stop serving a model: what waits for it is answered with an error."""

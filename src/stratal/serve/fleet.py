@@ -11,11 +11,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final
 
-from stratal.base.errors import StratalError
+from stratal.base.errors import FormatError, StratalError
+from stratal.formats.signature import signature_from_json
 from stratal.serve import frames
+from stratal.serve.measuring import measured_round_trips
 from stratal.serve.zygote import PACKET_BYTES
 
 COMMAND_SECONDS: Final = 300.0  # it loads models, maybe beside others that take the machine
@@ -211,10 +214,16 @@ class Fleet:
         return Process(answer["pid"], pidfd, connection, zygote)
 
     async def probe(self, path: str, seconds: float) -> dict[str, Any]:
-        """Return what a probe says of an artefact. Raises: FleetError where it ends, hangs or refuses it."""
+        """Return what a probe says of an artefact, and how long its batches take there and back.
+
+        Raises: FleetError where it ends, hangs or refuses it.
+        """
         process = await self.fork(path)
         try:
-            answer, training = await asyncio.wait_for(process.answer(), seconds)
+            async with asyncio.timeout(seconds):
+                answer, training = await process.answer()
+                if "error" not in answer:
+                    answer |= await _measured(process, path, answer)
         except TimeoutError:
             raise FleetError("load: the model does not load and run in time", got=f"{seconds:g} s") from None
         except FleetError as error:
@@ -249,6 +258,29 @@ class Fleet:
                 self._process.kill()
                 await waiting
             self._process = None
+
+
+async def _measured(process: Process, path: str, said: dict[str, Any]) -> dict[str, Any]:
+    """Return the latencies of a model that a probe has. Raises: FleetError."""
+
+    async def run(parts: list[bytes]) -> float:
+        waiting: asyncio.Future[tuple[Frame | FleetError, float]] = loop.create_future()
+        started = time.monotonic()
+        process.send({"model": path}, parts, lambda found: waiting.set_result((found, time.monotonic())))
+        found, ended = await waiting
+        if isinstance(found, FleetError):
+            raise FleetError(found.rule, got=f"process {process.pid}")
+        if "error" in found[0]:
+            raise FleetError("load: the model is refused", got=found[0]["error"])
+        return ended - started
+
+    loop = asyncio.get_running_loop()
+    try:
+        signature = signature_from_json(said["signature"])
+    except FormatError as error:
+        raise FleetError("load: the model is refused", got=error.summary) from error
+    found = await measured_round_trips(signature, said["sizes"], run)
+    return {"seconds": found.high.seconds, "typical": found.typical.seconds}
 
 
 async def _receive(control: socket.socket) -> tuple[bytes, list[int]]:

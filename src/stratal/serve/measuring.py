@@ -1,18 +1,26 @@
-"""Latency tables, measured: every batch size of a frozen model on inputs of its signature."""
+"""Latency tables, measured: every batch size of a frozen model on inputs of its signature.
+
+Sizes take turns, so that each finds caches as other batches leave them, and a slow moment of the machine
+falls on all of them. A server measures the round trips of a worker, which is what it waits for later: of a
+small model that is ten times what the model takes in a loop of its own.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
 from stratal.formats.signature import Signature, TensorSpec
 from stratal.serve.planning import LatencyTable
+from stratal.serve.planning_latency import QUANTILE
 
 Array = np.ndarray[Any, Any]
-QUANTILE = 0.9
+SECONDS: Final = 0.3  # that all sizes of a model run together
+LEAST_ROUNDS: Final = 3
+MOST_ROUNDS: Final = 20
 
 
 class Measurable(Protocol):
@@ -27,6 +35,34 @@ class Measurable(Protocol):
     def run_size(self, size: int, arrays: Sequence[Array]) -> list[Array]: ...
 
 
+class Measured(NamedTuple):
+    """The high quantile of the latency of each batch size, and the median."""
+
+    high: LatencyTable
+    typical: LatencyTable
+
+
+class _Rounds:
+    """Times of batch sizes that take turns, as long as more are wanted."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.times: dict[int, list[float]] = {size: [] for size in sizes}
+
+    def wanted(self) -> bool:
+        done = len(next(iter(self.times.values()), ()))
+        spent = sum(map(sum, self.times.values()))
+        return done < LEAST_ROUNDS or (done < MOST_ROUNDS and spent < SECONDS)
+
+    def measured(self) -> Measured:
+        """Return both tables; the first round, which warms up, does not count where there are enough."""
+        first = 1 if len(next(iter(self.times.values()))) > LEAST_ROUNDS else 0
+        high, typical = (
+            LatencyTable.of({n: float(np.quantile(t[first:], share)) for n, t in self.times.items()})
+            for share in (QUANTILE, 0.5)
+        )
+        return Measured(high, typical)
+
+
 def sample_input(spec: TensorSpec, size: int, seed: int = 0) -> Array:
     """Return values for an input: normal floats; zeros else, which every table of indices has."""
     shape = spec.type_at(size).ints
@@ -35,21 +71,30 @@ def sample_input(spec: TensorSpec, size: int, seed: int = 0) -> Array:
     return np.zeros(shape, spec.dtype.np)
 
 
-def measured_table(model: Measurable, seconds: float = 0.05, most: int = 200) -> LatencyTable:
-    """Return the 90 % quantile of a model's latency at each of its batch sizes.
+def measured_table(model: Measurable) -> LatencyTable:
+    """Return the 90 % quantile of a model's latency at each of its batch sizes, in this process.
 
-    Each size runs at least 5 and at most `most` times, and for about `seconds`. A first run, which compiles
-    or loads the program and prepares the weights, does not count.
+    A first run of each, which compiles or loads the program and prepares the weights, does not count.
     """
-    return LatencyTable.of({size: _latency(model, size, seconds, most) for size in model.batch_sizes})
-
-
-def _latency(model: Measurable, size: int, seconds: float, most: int) -> float:
-    arrays = [sample_input(spec, size) for spec in model.signature.inputs]
-    model.run_size(size, arrays)
-    times: list[float] = []
-    while len(times) < 5 or (len(times) < most and sum(times) < seconds):
-        start = time.perf_counter()
+    inputs = {n: [sample_input(spec, n) for spec in model.signature.inputs] for n in model.batch_sizes}
+    for size, arrays in inputs.items():
         model.run_size(size, arrays)
-        times.append(time.perf_counter() - start)
-    return float(np.quantile(times, QUANTILE))
+    rounds = _Rounds(model.batch_sizes)
+    while rounds.wanted():
+        for size, arrays in inputs.items():
+            start = time.perf_counter()
+            model.run_size(size, arrays)
+            rounds.times[size].append(time.perf_counter() - start)
+    return rounds.measured().high
+
+
+async def measured_round_trips(
+    signature: Signature, sizes: Sequence[int], run: Callable[[list[bytes]], Awaitable[float]]
+) -> Measured:
+    """Return the tables of a model that another process runs: `run` takes inputs and returns seconds."""
+    inputs = {n: [sample_input(spec, n).tobytes() for spec in signature.inputs] for n in sizes}
+    rounds = _Rounds(sizes)
+    while rounds.wanted():
+        for size, parts in inputs.items():
+            rounds.times[size].append(await run(parts))
+    return rounds.measured()

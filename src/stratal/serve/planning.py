@@ -69,21 +69,10 @@ class LatencyTable:
         """Return the table of a machine `factor` times as slow."""
         return LatencyTable(self.sizes, tuple(factor * s for s in self.seconds))
 
-    def observed(self, size: int, seconds: float, rise: float = 0.2, fall: float = 0.02) -> LatencyTable:
-        """Return the table after one more measurement of a size.
-
-        A longer time moves the entry by `rise` of the difference, a shorter one by `fall`: it settles near a
-        high quantile, and follows a slower machine at once. A stall counts as 4 times the belief at most.
-        """
-        old = self.at(size)
-        new = old + (rise if seconds > old else fall) * (min(seconds, 4 * old) - old)
-        return LatencyTable.of(dict(zip(self.sizes, self.seconds, strict=True)) | {size: new})
-
-
-def eased(believed: LatencyTable, measured: LatencyTable, share: float = 0.1) -> LatencyTable:
-    """Return a table, its entries above the measured ones moved to them by `share` of the difference."""
-    pairs = zip(believed.seconds, measured.seconds, strict=True)
-    return LatencyTable(believed.sizes, tuple(b - share * max(0.0, b - m) for b, m in pairs))
+    def with_entry(self, size: int, seconds: float) -> LatencyTable:
+        """Return the table with another time for one of its sizes."""
+        at = self.sizes.index(size)
+        return LatencyTable(self.sizes, (*self.seconds[:at], seconds, *self.seconds[at + 1 :]))
 
 
 def largest_batch(table: LatencyTable, sla: float) -> int:

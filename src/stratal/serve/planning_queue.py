@@ -5,6 +5,9 @@ by deadline. The model whose batch must start first (deadline of its first row l
 served. A batch holds at most the rows of the model's knee, is not filled up where the next smaller size has
 the better rate, and is no larger than lets its first row be in time. What cannot be in time even alone is
 dropped early: it would only make others late.
+
+Admission works out the batches that would run if nothing else came (`stratal.serve.planning_schedule`), and
+refuses a request that would be late itself or would make another late that was admitted before.
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from stratal.serve.planning import LatencyTable, eased, knee
+from stratal.serve.planning import LatencyTable, knee
+from stratal.serve.planning_latency import Latencies, Pace
+from stratal.serve.planning_schedule import Planned, appended, batches_of, schedule
 
 T = TypeVar("T")
 
@@ -34,23 +39,55 @@ class Batch(NamedTuple, Generic[T]):
     model: str
     items: list[T]
     rows: int
-    seconds: float  # predicted
+    seconds: float  # predicted: the median
+    most: float  # the high quantile
 
 
 @dataclass
 class ModelQueue(Generic[T]):
     """The requests of one model, first deadline first, and what is known of its latency."""
 
-    table: LatencyTable
+    latencies: Latencies
     cap: int
     entries: list[Entry[T]] = field(default_factory=list)
     rows: int = 0
+    planned: list[Planned] | None = None  # the batches of `entries`, until something changes
+
+    @property
+    def table(self) -> LatencyTable:
+        """The high quantile, which is planned with."""
+        return self.latencies.high
 
     def pop(self, count: int) -> list[T]:
         taken = self.entries[:count]
         del self.entries[:count]
         self.rows -= sum(e.rows for e in taken)
+        self.planned = None
         return [e.item for e in taken]
+
+    def batches(self) -> list[Planned]:
+        """Return the batches that would run if nothing else came."""
+        if self.planned is None:
+            self.planned = batches_of(((e.deadline, e.rows) for e in self.entries), self.cap, self.table)
+        return self.planned
+
+    def batches_with(self, deadline: float, rows: int) -> list[Planned]:
+        """Return the same with one more request."""
+        if not self.entries or self.entries[-1].deadline <= deadline:  # as where all ask for the same time
+            return appended(self.batches(), deadline, rows, self.cap, self.table, own=True)
+        at = bisect_right(self.entries, deadline, key=lambda e: e.deadline)
+        waiting = [(e.deadline, e.rows) for e in self.entries]
+        waiting.insert(at, (deadline, rows))
+        return batches_of(waiting, self.cap, self.table, own=at)
+
+    def most_seconds(self) -> float:
+        """Return what its batches take at most: all but the last are more than half full, two by two."""
+        return (2 * self.rows / self.cap + 1) * self.table.latency(self.cap) if self.entries else 0.0
+
+    def least_seconds(self, deadline: float) -> float:
+        """Return what the rows that are due before a deadline take at least: at the model's best rate."""
+        count = bisect_right(self.entries, deadline, key=lambda e: e.deadline)
+        return count / len(self.entries) * self.rows / self.table.best_rate
 
 
 class DeadlineQueue(Generic[T]):
@@ -60,10 +97,15 @@ class DeadlineQueue(Generic[T]):
         self.workers = workers
         self._models: dict[str, ModelQueue[T]] = {}
         self._number = 0
+        self.pace = Pace()
 
-    def add_model(self, name: str, table: LatencyTable, sla: float, *, cap: int = 0) -> None:
-        """Queue for a model from now on; batches up to `cap` rows, by default the knee under its SLA."""
-        self._models[name] = ModelQueue(table, cap or knee(table, sla))
+    def add_model(self, name: str, table: LatencyTable, sla: float, *, cap: int = 0,
+                  typical: LatencyTable | None = None) -> None:  # fmt: skip
+        """Queue for a model from now on; batches up to `cap` rows, by default the knee under its SLA.
+
+        `table` is a high quantile of the latency, `typical` the median, where that is known.
+        """
+        self._models[name] = ModelQueue(Latencies(table, typical), cap or knee(table, sla))
 
     def remove_model(self, name: str) -> list[T]:
         """Forget a model; return the requests that waited for it."""
@@ -75,21 +117,28 @@ class DeadlineQueue(Generic[T]):
         return name in self._models
 
     def table(self, name: str) -> LatencyTable:
-        """Return what is believed of a model's latency."""
+        """Return what is believed of a model's latency: the high quantile."""
         return self._models[name].table
+
+    def typical(self, name: str) -> LatencyTable:
+        """Return what is believed of a model's median latency."""
+        return self._models[name].latencies.typical
 
     def observe(self, name: str, rows: int, seconds: float) -> None:
         """Take note of how long a batch took; sizes that were cut into several are not learned from."""
         queue = self._models.get(name)
-        if queue is not None and rows <= queue.table.sizes[-1]:
-            queue.table = queue.table.observed(queue.table.size_for(rows), seconds)
+        if queue is not None:
+            self.pace.observe(seconds, queue.table.latency(rows))
+            queue.latencies.observe(rows, seconds)
+            queue.planned = None
 
     def ease(self, name: str, measured: LatencyTable) -> None:
         """Believe a model a little faster again. For a model that is refused because it seems slow: nothing
         of it runs, so nothing else would ever correct what a stall of the machine made of its table.
         """
         queue = self._models[name]
-        queue.table = eased(queue.table, measured)
+        queue.latencies.ease(measured)
+        queue.planned = None
 
     def __len__(self) -> int:
         return sum(len(q.entries) for q in self._models.values())
@@ -101,47 +150,52 @@ class DeadlineQueue(Generic[T]):
     def refusal(self, name: str, rows: int, deadline: float, now: float, free_at: Sequence[float]) -> str:
         """Return why a request that arrives now cannot be in time, or nothing.
 
-        The assumption is in its favour: what is queued with an earlier deadline runs at its
-        model's best rate on all workers (`free_at`: when each is free), then the request alone.
+        `free_at`: when each worker is free. It cannot where it would itself be late if nothing else came, or
+        would make requests late that were admitted before.
         """
         queue = self._models[name]
-        own = queue.table.latency(rows)
+        pace = self.pace.factor
+        own = pace * queue.table.latency(rows)
         if now + own > deadline:
             left = max(0.0, deadline - now)
             return f"it takes {own * 1e3:.3g} ms and {left * 1e3:.3g} ms are left until its deadline"
-        ahead = sum(self._ahead(q, deadline) for q in self._models.values())
-        start = _when(ahead, now, free_at)
-        if start + own <= deadline:
-            return ""
-        waits, time = (start - now) * 1e3, (deadline - now) * 1e3
-        return f"it would wait {waits:.3g} ms and take {own * 1e3:.3g} ms; its deadline is in {time:.3g} ms"
-
-    @staticmethod
-    def _ahead(queue: ModelQueue[T], deadline: float) -> float:
-        """Return the least seconds of work of a model that is due before a deadline."""
-        if not queue.entries:
-            return 0.0
-        count = bisect_right(queue.entries, deadline, key=lambda e: e.deadline)
-        return count / len(queue.entries) * queue.rows / queue.table.best_rate
+        waiting = [q for q in self._models.values() if q.entries]
+        work = own + pace * sum(q.most_seconds() for q in waiting)
+        if max(now, *free_at, now) + work <= min([deadline, *(q.entries[0].deadline for q in waiting)]):
+            return ""  # all of it one after another, on the worker that is free last, is in time
+        ahead = pace * sum(q.least_seconds(deadline) for q in waiting) / max(1, len(free_at))
+        if now + ahead + own > deadline:
+            return _too_late(ahead + own, deadline - now)
+        others = [batch for q in waiting if q is not queue for batch in q.batches()]
+        found = schedule([*others, *queue.batches_with(deadline, rows)], now, free_at, pace)
+        if found.own > deadline:
+            return _too_late(found.own - now, deadline - now)
+        if found.late and found.late > schedule([*others, *queue.batches()], now, free_at, pace).late:
+            return f"it takes {own * 1e3:.3g} ms, and others would be late that were admitted before"
+        return ""
 
     def push(self, name: str, item: T, rows: int, deadline: float) -> None:
         """Queue a request."""
         self._number += 1
         queue = self._models[name]
         entry, entries = Entry(deadline, self._number, rows, item), queue.entries
-        if not entries or entries[-1].deadline <= deadline:  # as where all ask for the same time
+        if not entries or entries[-1].deadline <= deadline:
             entries.append(entry)
+            if queue.planned is not None:
+                queue.planned = appended(queue.planned, deadline, rows, queue.cap, queue.table)
         else:
+            queue.planned = None
             insort(entries, entry, key=lambda e: (e.deadline, e.number))
         queue.rows += rows
 
     def drop_late(self, now: float) -> list[T]:
         """Remove and return requests at the front that cannot be in time any more, not even alone."""
         late: list[T] = []
+        pace = self.pace.factor
         for queue in self._models.values():
             count = 0
             for entry in queue.entries:
-                if now + queue.table.latency(entry.rows) <= entry.deadline:
+                if now + pace * queue.table.latency(entry.rows) <= entry.deadline:
                     break
                 count += 1
             if count:
@@ -160,18 +214,13 @@ class DeadlineQueue(Generic[T]):
         if best is None:
             return None
         _, name, count, rows = best
-        queue = self._models[name]
-        seconds = queue.table.latency(rows)
-        return Batch(name, queue.pop(count), rows, seconds)
+        latencies = self._models[name].latencies
+        typical, most = latencies.typical.latency(rows), latencies.high.latency(rows)
+        return Batch(name, self._models[name].pop(count), rows, typical, most)
 
 
-def _when(work: float, now: float, free_at: Sequence[float]) -> float:
-    """Return when workers that become free at these times have done some seconds of work, shared evenly."""
-    times = sorted(max(now, at) for at in free_at) or [now]
-    for count, at in enumerate(times[1:], 1):
-        if count * (at - times[0]) - sum(t - times[0] for t in times[:count]) >= work:
-            return (work + sum(times[:count])) / count
-    return (work + sum(times)) / len(times)
+def _too_late(takes: float, left: float) -> str:
+    return f"it would wait and run for {takes * 1e3:.3g} ms; its deadline is in {left * 1e3:.3g} ms"
 
 
 def _sized(queue: ModelQueue[T], now: float) -> tuple[int, int]:

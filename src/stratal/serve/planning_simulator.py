@@ -140,7 +140,7 @@ def _dispatch(
         if batch is None:
             return
         worker = ready.pop()
-        free_at[worker] = end = now + batch.seconds / policy.belief * factor
+        free_at[worker] = end = now + batch.most / policy.belief * factor
         heappush(ends, (end, worker))
         report.batches += 1
         report.busy += end - now

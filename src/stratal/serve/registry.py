@@ -39,7 +39,8 @@ class Loaded:
     version: str
     key: str
     signature: Signature
-    table: LatencyTable
+    table: LatencyTable  # a high quantile, as it was measured when the model was loaded
+    typical: LatencyTable  # the median
     facts: dict[str, Any]
     state: str = "READY"  # or UNAVAILABLE
     why: str = ""
@@ -201,12 +202,13 @@ def loaded_of(name: str, version: str, probed: dict[str, Any]) -> Loaded:
         raise RequestError(400, f"{name}: {error.rule}", got=error.got) from error
     for spec in (*signature.inputs, *signature.outputs):
         datatype(spec)
-    table = LatencyTable(tuple(probed["sizes"]), tuple(probed["seconds"]))
-    if not signature.batched:
-        table = LatencyTable((1,), table.seconds[:1])
+    sizes = tuple(probed["sizes"]) if signature.batched else (1,)
+    table, typical = (
+        LatencyTable(sizes, tuple(probed[which])[: len(sizes)]) for which in ("seconds", "typical")
+    )
     facts = {key: probed[key] for key in ("content", "stratal", "weight_bytes")}
     key = f"{name}/{version}/{probed['content'][:16]}"
-    return Loaded(name, version, key, signature, table, facts, training=_training(probed, signature))
+    return Loaded(name, version, key, signature, table, typical, facts, training=_training(probed, signature))
 
 
 def _training(probed: dict[str, Any], signature: Signature) -> Sample:

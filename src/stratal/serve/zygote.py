@@ -1,8 +1,9 @@
 """The zygote: a process without threads and event loop that holds every model, run once, and forks workers.
 
 What a worker needs is there when it is forked, shared with the zygote page by page: it answers in tens of
-milliseconds and costs a few megabytes. A model is first loaded, compiled, run and measured by a probe, a fork
-of its own: a model that crashes, hangs or eats all memory takes the probe with it and nothing else.
+milliseconds and costs a few megabytes. A model is first loaded, compiled, run and measured in a probe, a fork
+of its own that then answers batches as a worker does: a model that crashes, hangs or eats all memory takes
+the probe with it and nothing else.
 
     control (packets, JSON): {"do": "load", "key", "path"} | {"do": "unload", "key"}   -> {"ok"} | {"error"}
                              {"do": "fork"} | {"do": "probe", "path"}   -> {"pid"} with a socket and a pidfd
@@ -30,7 +31,7 @@ from stratal.base.processes import die_with_parent
 from stratal.formats.artifact import FrozenModel
 from stratal.formats.saved import load
 from stratal.serve import frames
-from stratal.serve.measuring import measured_table, sample_input
+from stratal.serve.measuring import sample_input
 from stratal.serve.stages import StagedModel, is_staged, load_stages
 
 Model = FrozenModel | StagedModel
@@ -91,21 +92,24 @@ def _outputs(model: Model, body: memoryview) -> list[np.ndarray[Any, Any]]:
 
 
 def run_probe(sock: socket.socket, path: str) -> None:
-    """Load, compile, run and measure a model, and say what it is, or what is wrong with it."""
+    """Load, compile and run a model, say what it is, or what is wrong with it; then run it to be measured."""
+    models: Models = {}
     try:
-        model = load_model(path)
-        table = measured_table(model)
+        model = models[path] = load_model(path)
+        for size in model.batch_sizes:
+            model.run_size(size, [sample_input(s, size) for s in model.signature.inputs])
         assert model.origin is not None
         answer = {
             "name": model.name, "content": model.origin.content, "stratal": model.origin.stratal,
             "signature": model.signature.to_json(), "weight_bytes": model.weight_bytes,
-            "sizes": list(table.sizes), "seconds": list(table.seconds),
+            "sizes": list(model.batch_sizes),
             "training_rows": len(next(iter(model.training.values()), ())),
         }  # fmt: skip
         training = [model.training[s.name].tobytes() for s in model.signature.inputs if model.training]
     except Exception as error:
         answer, training = {"error": one_line(error)}, []
     frames.send(sock, answer, training)
+    run_worker(sock, models)
 
 
 class Zygote:

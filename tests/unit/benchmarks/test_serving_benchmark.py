@@ -58,18 +58,18 @@ def test_the_baseline_of_a_batcher_for_each_model_runs_one_batch_of_each_at_a_ti
 
 def test_predictions_are_noted_before_they_are_refined() -> None:
     queue = filled(Planned())
-    queue.observe("a", 1, 0.008)
+    queue.observe("a", 3, 0.012)
     queue.recording = True
     queue.observe("a", 3, 0.020)
-    assert queue.seen == [("a", 3, 0.010, 0.020)]
+    assert queue.seen == [("a", 3, 0.010, 0.012, 0.020)]
 
 
-def test_an_error_is_that_of_the_quantile_and_that_of_the_median() -> None:
-    cold = [("a", 4, 9.0, 1.0)] * serve.WARM_BATCHES
-    seen = [*cold, *[("a", 4, 1.1, 1.0)] * 20, ("a", 3, 5.0, 1.0), *[("b", 1, 1.0, 1.0)] * 3]
-    assert prediction_errors(seen) == {("a", 4): (pytest.approx(0.1), pytest.approx(0.1))}
-    spread = [*cold, *[("a", 4, 1.0, 0.5)] * 8, *[("a", 4, 1.0, 1.0)] * 12]
-    assert prediction_errors(spread)["a", 4] == (pytest.approx(0.0), pytest.approx(0.0))
+def test_errors_compare_medians_with_medians_and_high_quantiles_with_theirs() -> None:
+    cold = [("a", 4, 9.0, 9.0, 1.0)] * serve.WARM_BATCHES
+    seen = [*cold, *[("a", 4, 1.1, 1.2, 1.0)] * 20, ("a", 3, 5.0, 5.0, 1.0), *[("b", 1, 1.0, 1.0, 1.0)] * 3]
+    assert prediction_errors(seen) == {("a", 4): (pytest.approx(0.1), pytest.approx(0.2), 1.0)}
+    spread = [*cold, *[("a", 4, 0.5, 1.0, 0.5)] * 12, *[("a", 4, 0.5, 0.9, 1.0)] * 8]
+    assert prediction_errors(spread)["a", 4] == (pytest.approx(0.0), pytest.approx(0.0), 0.6)
 
 
 def test_the_planned_rate_is_the_highest_that_fits_and_grows_with_workers() -> None:
