@@ -19,7 +19,7 @@ from stratal.serve.planning_latency import QUANTILE
 
 Array = np.ndarray[Any, Any]
 SECONDS: Final = 0.3  # that all sizes of a model run together
-LEAST_ROUNDS: Final = 3
+LEAST_ROUNDS: Final = 3  # with the first, which warms up
 MOST_ROUNDS: Final = 20
 
 
@@ -54,10 +54,9 @@ class _Rounds:
         return done < LEAST_ROUNDS or (done < MOST_ROUNDS and spent < SECONDS)
 
     def measured(self) -> Measured:
-        """Return both tables; the first round, which warms up, does not count where there are enough."""
-        first = 1 if len(next(iter(self.times.values()))) > LEAST_ROUNDS else 0
+        """Return both tables; the first round does not count: batches of it take twice as long."""
         high, typical = (
-            LatencyTable.of({n: float(np.quantile(t[first:], share)) for n, t in self.times.items()})
+            LatencyTable.of({n: float(np.quantile(t[1:], share)) for n, t in self.times.items()})
             for share in (QUANTILE, 0.5)
         )
         return Measured(high, typical)
