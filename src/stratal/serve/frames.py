@@ -18,14 +18,21 @@ from stratal.base.errors import FormatError
 _SIZES: Final = struct.Struct("<IQ")
 MOST_HEAD: Final = 1 << 24
 MOST_BODY: Final = 1 << 34
+MOST_SMALL: Final = 1 << 16  # bytes of a frame that a receiver has room for from the start
+MOST_PIECES: Final = 1000  # of one system call; the system takes 1024
+ALIGNMENT: Final = 16  # bytes, of memory as the system allocates it
 
 Bytes = bytes | memoryview
 Head = dict[str, Any]
 
 
 def encode(head: Head, parts: Iterable[Bytes] = ()) -> list[Bytes]:
-    """Return the pieces of a frame, to be written one after another; parts are not copied."""
+    """Return the pieces of a frame, to be written one after another; parts are not copied.
+
+    The head ends in spaces, so that a frame at an aligned address has an aligned body.
+    """
     text = json.dumps(head).encode()
+    text += b" " * (-(_SIZES.size + len(text)) % ALIGNMENT)
     body = list(parts)
     return [_SIZES.pack(len(text), sum(map(len, body))) + text, *body]
 
@@ -60,28 +67,45 @@ class Decoder:
         return found
 
 
-def receive(sock: socket.socket) -> tuple[Head, memoryview] | None:
-    """Return the next frame of a blocking socket; None where the other side is gone."""
-    sizes = _exactly(sock, _SIZES.size)
-    if sizes is None:
-        return None
-    head_bytes, body_bytes = _lengths(bytes(sizes))
-    head, body = _exactly(sock, head_bytes), _exactly(sock, body_bytes)
-    return None if head is None or body is None else (json.loads(bytes(head)), body)
+class Receiver:
+    """Frames from a blocking socket whose other end sends the next one after the answer.
 
+    A small frame takes one system call, and lies in a buffer that the next one overwrites.
+    """
 
-def _exactly(sock: socket.socket, count: int) -> memoryview | None:
-    view = memoryview(bytearray(count))
-    done = 0
-    while done < count:
-        got = sock.recv_into(view[done:])
-        if not got:
-            return None
-        done += got
-    return view
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._buffer = memoryview(bytearray(MOST_SMALL))
+
+    def next(self) -> tuple[Head, memoryview] | None:
+        """Return the next frame; None where the other side is gone. Raises: FormatError."""
+        view, got = self._buffer, 0
+        while got < _SIZES.size:
+            if not (more := self._sock.recv_into(view[got:])):
+                return None
+            got += more
+        head, body = _lengths(bytes(view[: _SIZES.size]))
+        start = _SIZES.size + head
+        end = start + body
+        if got > end:
+            raise FormatError("frame: another one before the answer", got=f"{got - end} bytes")
+        if end > len(view):
+            view = memoryview(bytearray(end))
+            view[:got] = self._buffer[:got]
+        while got < end:
+            if not (more := self._sock.recv_into(view[got:end])):
+                return None
+            got += more
+        return json.loads(bytes(view[_SIZES.size : start])), view[start:end]
 
 
 def send(sock: socket.socket, head: Head, parts: Iterable[Bytes] = ()) -> None:
-    """Write a frame to a blocking socket."""
-    for part in encode(head, parts):
-        sock.sendall(part)
+    """Write a frame to a blocking socket; a small one takes one system call."""
+    pieces = encode(head, parts)
+    sent = sock.sendmsg(pieces[:MOST_PIECES])
+    for piece in pieces:
+        if sent >= len(piece):
+            sent -= len(piece)
+        else:
+            sock.sendall(memoryview(piece)[sent:])
+            sent = 0

@@ -60,7 +60,8 @@ def one_line(error: BaseException) -> str:
 
 def run_worker(sock: socket.socket, models: Models) -> None:
     """Answer batches until the front end is gone."""
-    while (frame := frames.receive(sock)) is not None:
+    receiver = frames.Receiver(sock)
+    while (frame := receiver.next()) is not None:
         head, body = frame
         if (model := models.get(head["model"])) is None:  # it waited for a version that was let go meanwhile
             frames.send(sock, {"error": "this version is not loaded any more", "missing": True})
@@ -86,8 +87,8 @@ def _outputs(model: Model, body: memoryview) -> list[np.ndarray[Any, Any]]:
     for spec, nbytes in zip(specs, row_bytes, strict=True):
         flat = np.frombuffer(body[at : at + rows * nbytes], np.uint8)
         at += rows * nbytes
-        flat = flat.copy() if flat.ctypes.data % max(1, spec.dtype.itemsize) else flat
-        arrays.append(flat.view(spec.dtype.np).reshape(spec.type_at(rows).ints))
+        array = flat.view(spec.dtype.np).reshape((rows, *spec.shape) if spec.batched else spec.shape)
+        arrays.append(array if array.flags.aligned else array.copy())
     return [np.ascontiguousarray(y) for y in model.run(arrays)]
 
 
