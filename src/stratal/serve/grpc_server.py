@@ -1,8 +1,7 @@
 """KServe v2 over gRPC: the same models, queue, keys and limits as over HTTP. Needs the extra `[grpc]`.
 
-Tensors come typed (`contents`) or raw (`raw_input_contents`, one for each input in order), not both; they
-leave raw, as clients expect. What HTTP says by a status has its gRPC code in `CODES`. The id of a request is
-its metadata `x-request-id`, else its `id`; it is in the trailing metadata of every answer and error.
+What HTTP says by a status has its gRPC code in `CODES`. The id of a request is its metadata `x-request-id`,
+else its `id`; it is in the trailing metadata of every answer and error.
 
 A stream (`ModelStreamInfer`) is answered in the order of its requests; some of them run at once. What is
 wrong with a request is its answer's `error_message`, and the stream goes on.
@@ -11,22 +10,20 @@ wrong with a request is its answer's `error_message`, and the stream goes on.
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
-
-import numpy as np
 
 from stratal.base.errors import AttributeValueError
 from stratal.base.version import VERSION
-from stratal.formats.signature import TensorSpec
 from stratal.serve import protocol
 from stratal.serve.access import Access, Key, Tls
 from stratal.serve.connections import Limits
 from stratal.serve.extra import required
 from stratal.serve.fleet import FleetError
+from stratal.serve.grpc_requests import Requests, parameters
 from stratal.serve.grpc_schema import METHODS, PACKAGE, SERVICE, STREAM, messages
-from stratal.serve.protocol import Bytes, RequestError
+from stratal.serve.protocol import RequestError
 from stratal.serve.registry import metadata
 from stratal.serve.request_log import Call, chosen_id
 from stratal.serve.service import Service
@@ -34,11 +31,6 @@ from stratal.serve.service import Service
 CODES: Final = {
     400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
     429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
-}  # fmt: skip
-CONTENTS: Final = {
-    "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
-    "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
-    "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents",
 }  # fmt: skip
 PUBLIC: Final = {"ServerLive", "ServerReady", "ServerMetadata"}  # answered without a key
 CHANGES: Final = {"RepositoryModelLoad", "RepositoryModelUnload"}
@@ -61,6 +53,7 @@ class GrpcServer:
         self._grpc = required("grpc", "grpc")
         self._aio = required("grpc.aio", "grpc")
         self._messages = messages()
+        self._requests = Requests(self._messages)
         self._decode_error = required("google.protobuf.message", "grpc").DecodeError
         self._server: Any = None
 
@@ -105,13 +98,7 @@ class GrpcServer:
 
     def _handler(self, name: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
         """Return what answers a method's calls: bytes to bytes, so that no byte is read before the key."""
-        parse = self._messages[f"{name}Request"].FromString
-        answer = {
-            "ServerLive": self._live, "ServerReady": self._ready, "ServerMetadata": self._server_metadata,
-            "ModelReady": self._model_ready, "ModelMetadata": self._model_metadata, "ModelInfer": self._infer,
-            "RepositoryIndex": self._index, "RepositoryModelLoad": self._load,
-            "RepositoryModelUnload": self._unload,
-        }[name]  # fmt: skip
+        answer = self._infer if name == "ModelInfer" else self._by_messages(name)
 
         async def handled(data: bytes, context: Any) -> bytes:
             headers = _headers(context)
@@ -121,7 +108,7 @@ class GrpcServer:
                 caller = None if name in PUBLIC else self._caller(call, headers)
                 if name in CHANGES:
                     self.access.check_change(caller)
-                reply = (await answer(parse(data), call, context)).SerializeToString()
+                reply = await answer(data, call, context, _request_id(headers))
             except Exception as error:
                 self._failed(call, error, name)
             context.set_trailing_metadata((("x-request-id", call.id),))
@@ -132,6 +119,22 @@ class GrpcServer:
             return reply
 
         return handled
+
+    def _by_messages(self, name: str) -> Callable[[bytes, Call, Any, str], Awaitable[bytes]]:
+        """Return what answers a method's calls, by the messages of its request and its response."""
+        parse = self._messages[f"{name}Request"].FromString
+        answer = {
+            "ServerLive": self._live, "ServerReady": self._ready, "ServerMetadata": self._server_metadata,
+            "ModelReady": self._model_ready, "ModelMetadata": self._model_metadata,
+            "RepositoryIndex": self._index, "RepositoryModelLoad": self._load,
+            "RepositoryModelUnload": self._unload,
+        }[name]  # fmt: skip
+
+        async def answered(data: bytes, call: Call, _: Any, __: str) -> bytes:
+            reply: bytes = (await answer(parse(data), call)).SerializeToString()
+            return reply
+
+        return answered
 
     def _failed(self, call: Call, error: Exception, name: str) -> None:
         """Note in a call what an exception, which is being handled, says to its client."""
@@ -193,37 +196,36 @@ class GrpcServer:
 
     async def _one(self, data: bytes, caller: str, context: Any) -> bytes:
         """Return the answer to one request of a stream."""
-        call, request = Call(chosen_id()), None
+        call = Call(chosen_id())
         call.caller = caller
         reply = self._messages["ModelStreamInferResponse"]()
+        found = reply.infer_response
         try:
-            request = self._messages["ModelInferRequest"].FromString(data)
-            found = await self._infer(request, call, context, "")
+            found.ParseFromString(await self._infer(data, call, context, ""))
             found.parameters["triton_final_response"].bool_param = True  # a request has one answer
-            reply.infer_response.CopyFrom(found)
         except Exception as error:
             self._failed(call, error, "ModelInfer")
             reply.error_message = call.error
-            if request is not None:
-                reply.infer_response.id = request.id
+            with suppress(self._decode_error):
+                found.id = self._requests.parse(data).id
         self._noted("ModelInfer", call)
         answer: bytes = reply.SerializeToString()
         return answer
 
     # -- methods ---------------------------------------------------------------------------------------------
 
-    async def _live(self, _: Any, __: Call, ___: Any) -> Any:
+    async def _live(self, _: Any, __: Call) -> Any:
         return self._messages["ServerLiveResponse"](live=True)
 
-    async def _ready(self, _: Any, __: Call, ___: Any) -> Any:
+    async def _ready(self, _: Any, __: Call) -> Any:
         return self._messages["ServerReadyResponse"](ready=self.service.ready)
 
-    async def _server_metadata(self, _: Any, __: Call, ___: Any) -> Any:
+    async def _server_metadata(self, _: Any, __: Call) -> Any:
         return self._messages["ServerMetadataResponse"](
             name="stratal", version=VERSION, extensions=EXTENSIONS
         )
 
-    async def _model_ready(self, request: Any, call: Call, _: Any) -> Any:
+    async def _model_ready(self, request: Any, call: Call) -> Any:
         call.model, call.version = request.name, request.version
         try:
             self.service.registry.ready(request.name, request.version)
@@ -233,53 +235,51 @@ class GrpcServer:
             return self._messages["ModelReadyResponse"](ready=False)
         return self._messages["ModelReadyResponse"](ready=self.service.ready)
 
-    async def _model_metadata(self, request: Any, call: Call, _: Any) -> Any:
+    async def _model_metadata(self, request: Any, call: Call) -> Any:
         call.model, call.version = request.name, request.version
         registry = self.service.registry
         found = registry.ready(request.name, request.version)
         return self._messages["ModelMetadataResponse"](**metadata(found, registry.versions(found.name)))
 
-    async def _index(self, request: Any, _: Call, __: Any) -> Any:
+    async def _index(self, request: Any, _: Call) -> Any:
         rows = self.service.registry.index()
         rows = [row for row in rows if row["state"] == "READY"] if request.ready else rows
         return self._messages["RepositoryIndexResponse"](models=rows)
 
-    async def _load(self, request: Any, call: Call, _: Any) -> Any:
+    async def _load(self, request: Any, call: Call) -> Any:
         call.model = request.model_name
-        version, share = protocol.load_parameters({"parameters": _parameters(request)})
+        version, share = protocol.load_parameters({"parameters": parameters(request)})
         await self.service.load(request.model_name, version, share)
         return self._messages["RepositoryModelLoadResponse"]()
 
-    async def _unload(self, request: Any, call: Call, _: Any) -> Any:
+    async def _unload(self, request: Any, call: Call) -> Any:
         call.model = request.model_name
         await self.service.unload(request.model_name)
         return self._messages["RepositoryModelUnloadResponse"]()
 
-    async def _infer(self, request: Any, call: Call, context: Any, given_id: str | None = None) -> Any:
-        call.model, call.version = request.model_name, request.model_version
+    async def _infer(self, data: bytes, call: Call, context: Any, given_id: str) -> bytes:
+        requests, registry, options = self._requests, self.service.registry, self.service.options
+        asked, message = requests.known(data), None
+        if asked is None:
+            message = requests.parse(data)
+            call.model, call.version = message.model_name, message.model_version
+        else:
+            call.model, call.version = asked.name, asked.version
         if self.service.draining:
             raise RequestError(503, "the server is shutting down")
-        model = self.service.registry.ready(request.model_name, request.model_version)
-        asked = fitted(request, model.signature, self.service.options.most_rows)
-        given_id = _request_id(_headers(context)) if given_id is None else given_id
+        name, version = call.model, call.version
+        model = registry.ready(name, version)
+        if asked is None or asked.signature is not model.signature:  # of what answered before
+            message = requests.parse(data) if message is None else message
+            asked = requests.fitted(message, data, model.signature, options.most_rows)
         call.id = chosen_id(given_id, asked.id, call.id)
-        model = self.service.registry.routed(request.model_name, request.model_version, call.id)
-        left = context.time_remaining()
+        model = registry.routed(name, version, call.id)
+        request, left = asked.request, context.time_remaining()
         if left is not None:
-            sla = self.service.options.sla if asked.timeout is None else asked.timeout
-            asked.timeout = max(0.0, min(left, sla))
-        outputs = await self.service.infer(model, asked, call)
-        reply = self._messages["ModelInferResponse"](
-            model_name=model.name, model_version=model.version, id=request.id
-        )
-        if call.variant:
-            reply.parameters["variant"].string_param = call.variant
-        for spec, data in zip(model.signature.outputs, outputs, strict=True):
-            if spec.name in asked.binary:
-                shape = [asked.rows if n == -1 else n for n in spec.full_shape]
-                reply.outputs.add(name=spec.name, datatype=protocol.datatype(spec), shape=shape)
-                reply.raw_output_contents.append(bytes(data))
-        return reply
+            sla = options.sla if request.timeout is None else request.timeout
+            request.timeout = max(0.0, min(left, sla))
+        outputs = await self.service.infer(model, request, call)
+        return requests.answer(asked, model.name, model.version, outputs, call.variant)
 
 
 def _headers(context: Any) -> dict[bytes, bytes]:
@@ -290,54 +290,3 @@ def _headers(context: Any) -> dict[bytes, bytes]:
 
 def _request_id(headers: dict[bytes, bytes]) -> str:
     return headers.get(b"x-request-id", b"").decode("latin-1")
-
-
-def fitted(request: Any, signature: Any, most_rows: int) -> protocol.InferRequest:
-    """Return a ModelInferRequest that fits a model. Raises: RequestError for all that does not."""
-    raws = list(request.raw_input_contents)
-    if raws and len(raws) != len(request.inputs):
-        got = f"{len(raws)} for {len(request.inputs)} inputs"
-        raise RequestError(400, "raw_input_contents: one for each input, or none", got=got)
-    head = {
-        "id": request.id, "parameters": _parameters(request),
-        "inputs": [
-            {"name": x.name, "datatype": x.datatype, "shape": list(x.shape), "parameters": _parameters(x),
-             "contents": x.contents if x.HasField("contents") else None, "raw": raws[k] if raws else None}
-            for k, x in enumerate(request.inputs)
-        ],
-        "outputs": [{"name": x.name, "parameters": _parameters(x)} for x in request.outputs],
-    }  # fmt: skip
-    return protocol.fitted(head, signature, most_rows, _taken)
-
-
-def _parameters(message: Any) -> dict[str, Any]:
-    """Return the parameters of a message by name; None for one without a value."""
-    choices = {
-        name: (value, value.WhichOneof("parameter_choice")) for name, value in message.parameters.items()
-    }
-    return {name: getattr(value, which) if which else None for name, (value, which) in choices.items()}
-
-
-def _taken(row: Mapping[str, Any], spec: TensorSpec, shape: Sequence[int]) -> Bytes:
-    """Return the bytes of an input, from raw or typed contents. Raises: RequestError."""
-    raw, contents, nbytes = row["raw"], row["contents"], math.prod(shape) * spec.dtype.itemsize
-    if raw is not None and contents is not None:
-        raise RequestError(400, f"{spec.name}: contents and raw_input_contents; one is enough")
-    if raw is not None:
-        if len(raw) != nbytes:
-            raise RequestError(400, f"{spec.name}: raw contents of {nbytes} bytes", got=str(len(raw)))
-        data: bytes = raw
-        return data
-    kind = CONTENTS.get(protocol.datatype(spec))
-    if kind is None:
-        raise RequestError(400, f"{spec.name}: {protocol.datatype(spec)} comes in raw_input_contents")
-    given = [] if contents is None else [field.name for field, _ in contents.ListFields()]
-    if given not in ([kind], []):
-        raise RequestError(400, f"{spec.name}: data comes in {kind}", got=", ".join(given))
-    values = np.array(getattr(contents, kind) if given else [], None if given else spec.dtype.np)
-    if values.size != math.prod(shape):
-        raise RequestError(400, f"{spec.name}: {math.prod(shape)} numbers in {kind}", got=str(values.size))
-    made = values.astype(spec.dtype.np)
-    if spec.dtype.is_integer and not np.array_equal(made, values):
-        raise RequestError(400, f"{spec.name}: a number does not fit {protocol.datatype(spec)}")
-    return made.tobytes()

@@ -14,8 +14,12 @@ import numpy as np
 import pytest
 from serving import FEATURES, Server, by_turns, frozen, needs_server, rows, serving
 
+import stratal as st
 from stratal.cli import main
+from stratal.formats.signature import Signature, TensorSpec
+from stratal.serve.grpc_requests import Asked, Requests
 from stratal.serve.grpc_schema import MESSAGES, METHODS, messages
+from stratal.serve.protocol import RequestError
 
 MISSING = [p for p in ("grpc", "google", "google.protobuf") if importlib.util.find_spec(p) is None]
 pytestmark = [
@@ -326,3 +330,56 @@ def test_a_port_that_is_taken_is_refused(
     assert main(["serve", str(tmp_path), "--port", "0", "--workers", "1", "--grpc-port", port]) == 1
     assert "cannot listen there" in capsys.readouterr().err
     assert json.loads(server.request("GET", "/v2/health/live")[2]) == {"live": True}
+
+
+def test_a_known_message_is_the_request_that_parsing_gives() -> None:
+    from google.protobuf.message import DecodeError
+
+    made = messages()
+    spec = TensorSpec("a", st.float32, (3,)), TensorSpec("b", st.int64, (2,))
+    signature, requests = Signature(spec, (TensorSpec("y", st.float32, (2,)),), True), Requests(made)
+    draw = random.Random(5)
+
+    def inputs(asked: Asked) -> list[bytes]:
+        return [bytes(x) for x in asked.request.inputs]
+
+    def parsed(data: bytes) -> Asked | None:
+        try:
+            return Requests(made).fitted(Requests(made).parse(data), data, signature, 100)
+        except (RequestError, DecodeError):
+            return None
+
+    hits = changed = 0
+    for _ in range(60):
+        rows, names = draw.randint(1, 20), draw.sample(["a", "b"], 2)
+        bytes_of = {"a": 12 * rows, "b": 16 * rows}
+        tensors = [
+            {"name": n, "datatype": "FP32" if n == "a" else "INT64", "shape": [rows, 3 if n == "a" else 2]}
+            for n in names
+        ]
+        fields = {"model_name": "m", "id": draw.choice(["", "x" * 7, "y" * 7]), "inputs": tensors}
+
+        def message(fields: Any = fields, sizes: Any = tuple(bytes_of[n] for n in names)) -> bytes:
+            raws = [draw.randbytes(size) for size in sizes]
+            return bytes(made["ModelInferRequest"](**fields, raw_input_contents=raws).SerializeToString())
+
+        data = message()
+        first = requests.fitted(requests.parse(data), data, signature, 100)
+        again = message()
+        found = requests.known(again)
+        assert found is not None and found.id == first.id == fields["id"]
+        expected = parsed(again)
+        assert expected is not None and inputs(found) == inputs(expected)
+        assert found.request.rows == rows
+        hits += 1
+        for _ in range(40):  # bytes that change anywhere, lengths and tags among them
+            bad = bytearray(again)
+            for _ in range(draw.randint(1, 3)):
+                bad[draw.randrange(len(bad))] = draw.choice([0, 1, 0x3A, 0x7F, 0xFF, draw.randrange(256)])
+            text = bytes(bad)
+            if (known := requests.known(text)) is not None:
+                expected = parsed(text)
+                assert expected is not None and inputs(known) == inputs(expected)
+                assert (known.name, known.id) == (expected.name, expected.id)
+                changed += 1
+    assert hits == 60 and changed > 500
