@@ -23,8 +23,8 @@ from stratal.tensor.values.handle import (
     Handle,
     bind_if_exported,
     bind_to_export,
+    export_of,
     forget_node,
-    is_exported,
     note_export,
     relocate,
     set_node,
@@ -48,7 +48,7 @@ def hand_out(tensor: Handle, asked: str) -> Array:
         if tensor._view is not None:
             _expose_members(tensor, tensor._view.memory)
         array = _export(tensor)
-        if tensor._view is None or not is_exported(tensor._view.memory):
+        if tensor._view is None or export_of(tensor._view.memory) is None:
             note_export(tensor)
         return array
 
@@ -68,50 +68,53 @@ def _expose_members(tensor: Handle, memory: Memory) -> None:
     members = [t for t in memory.alive() if t._trace is None]
     if all(t._storage is tensor._storage for t in members):
         return
-    if not is_exported(memory):
+    if export_of(memory) is None:
         for t in members:
             with suppress(StratalError):  # it is the error of whoever asks for that one
                 value_of(t, "numpy()")
         members = [t for t in members if t._storage is not None]
         base = next((t for t in members if all(t._view.covers(m._view) for m in members)), None)
-        array = _joined(memory, members) if base is None else _whole(base)
+        array, outside = _joined(memory, members) if base is None else _whole(base)
         for t in members:
-            bind_to_export(t)
+            bind_to_export(t, outside)
         del array
     else:
         for t in members:
             bind_if_exported(t)
 
 
-def _whole(base: Handle) -> Array:
-    """Return an array of what all members are views of."""
+def _whole(base: Handle) -> tuple[Array, ExportedMemory]:
+    """Return an array of what all members are views of, and how it shows their memory."""
     storage = base._storage
     assert storage is not None
     if not storage.exported and not storage.array.flags.c_contiguous:
         relocate(base, storage, Storage.copy_of(storage.array, storage.type))
     array = _export(base)
-    note_export(base)
-    return array
+    outside = note_export(base)
+    assert outside is not None
+    return array, outside
 
 
-def _joined(memory: Memory, members: Sequence[Handle]) -> Array:
-    """Return an array of a memory whose origin is gone, with the elements that members show."""
+def _joined(memory: Memory, members: Sequence[Handle]) -> tuple[Array, ExportedMemory]:
+    """Return an array of a memory whose origin is gone, with the elements that members show, and how it shows
+    the memory.
+    """
     whole = Storage.copy_of(np.zeros((), memory.type.dtype.np), memory.type)
     array = whole.export()
     assert whole.owner is not None
-    memory.outside = ExportedMemory(weakref.ref(whole.owner), ())
+    outside = memory.outside = ExportedMemory(weakref.ref(whole.owner), ())
     for t in members:
         view, storage = t._view, t._storage
         assert view is not None
         assert storage is not None
-        part = memory.outside.part(view)
+        part = outside.part(view)
         if part is not None:
             to = part.array
             if not to.flags.writeable:  # of a stretched view, all whose copies are equal
                 offset = part.address - whole.address
                 to = np.ndarray(to.shape, to.dtype, array.reshape(-1).view(np.uint8), offset, to.strides)
             to[...] = storage.array
-    return array
+    return array, outside
 
 
 def _set_free(tensor: Handle, storage: Storage) -> None:

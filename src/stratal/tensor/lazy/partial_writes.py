@@ -27,10 +27,10 @@ from stratal.tensor.values.handle import (
     CONSUMED,
     TRACKED,
     Handle,
+    export_of,
     forget_node,
     initialize,
     invalidate,
-    is_exported,
     set_state,
 )
 from stratal.tensor.values.live import is_observable, register_live
@@ -99,7 +99,7 @@ def _writes_in_place(whole: Handle, ops: Sequence[Op], beside: int = 0) -> bool:
     view = whole._view
     if view is None:
         return True
-    return not view.ops and len(view.memory.alive()) <= 1 + beside and not is_exported(view.memory)
+    return not view.ops and len(view.memory.alive()) <= 1 + beside and export_of(view.memory) is None
 
 
 def _is_plain(tensor: Handle, track: int) -> bool:

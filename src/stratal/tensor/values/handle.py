@@ -246,41 +246,44 @@ def view_of_itself(handle: Handle) -> View:
     return handle._view
 
 
-def note_export(handle: Handle) -> None:
-    """Note that NumPy sees the memory a handle shows, if it sees what the handle holds."""
+def note_export(handle: Handle) -> ExportedMemory | None:
+    """Note that NumPy sees the memory a handle shows, if it sees the handle's value; return what it sees."""
     view, owner = handle._view, None if handle._storage is None else handle._storage.owner
-    if view is not None and owner is not None and handle._trace is None:
-        view.memory.outside = ExportedMemory(weakref.ref(owner), view.ops)
+    if view is None or owner is None or handle._trace is not None:
+        return None
+    found = view.memory.outside = ExportedMemory(weakref.ref(owner), view.ops)
+    return found
 
 
-def is_exported(memory: Memory, besides: Handle | None = None) -> bool:
-    """Return whether NumPy sees a memory: some member, another than that given, holds what NumPy sees."""
+def export_of(memory: Memory, besides: Handle | None = None) -> ExportedMemory | None:
+    """Return what NumPy sees of a memory; None where no member, another than that given, holds it."""
     outside = memory.outside
     if outside is None:
-        return False
+        return None
     found = (known() for known in memory.members) if outside.owner() is not None else ()
     for t in found:
         shows = t is not None and t is not besides and t._view is not None and t._view.memory is memory
         if shows and outside.shown_by(t):
-            return True
-    memory.outside = None
-    return False
+            return outside
+    if memory.outside is outside:  # else another thread noted a new one
+        memory.outside = None
+    return None
 
 
 def bind_if_exported(handle: Handle) -> None:
     """Let a handle that shows a memory hold its part of what NumPy sees of that."""
-    if handle._view is not None and handle._trace is None and is_exported(handle._view.memory, handle):
-        bind_to_export(handle)
+    if handle._view is not None and handle._trace is None:
+        outside = export_of(handle._view.memory, handle)
+        if outside is not None:
+            bind_to_export(handle, outside)
 
 
-def bind_to_export(handle: Handle) -> None:
+def bind_to_export(handle: Handle, outside: ExportedMemory) -> None:
     """Let a handle hold a view of the array outside, where NumPy has it. Its value, which may still wait, is
     what stands there.
     """
     view = handle._view
     assert view is not None
-    outside = view.memory.outside
-    assert outside is not None
     part = None if outside.shown_by(handle) else outside.part(view)
     if part is None:
         return

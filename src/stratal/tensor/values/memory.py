@@ -16,7 +16,7 @@ import numpy as np
 from stratal.base.dims import Dim, known_equal
 from stratal.base.types import TensorType
 from stratal.graph.op import Op
-from stratal.runtime.storage import Export, Storage
+from stratal.runtime.storage import Array, Export, Storage
 from stratal.tensor.values.view_ops import RETYPING, Layout, layout_through, row_major
 
 Ops = tuple[Op, ...] | Callable[[], tuple[Op, ...]]
@@ -36,14 +36,29 @@ class ExportedMemory(NamedTuple):
         return storage is not None and owner is not None and storage.owner is owner
 
     def part(self, view: View) -> Storage | None:
-        """Return what a view shows, as a view of the array; None where NumPy needs a copy."""
+        """Return what a view shows, as a view of the array; None where it needs a copy."""
         owner = self.owner()
         if owner is None or view.ops[: len(self.ops)] != self.ops:
             return None
         array = owner.view()
+        whole = array
         for op in view.ops[len(self.ops) :]:
             array = np.asarray(op.ref(array))
-        return Storage.part(owner, array, view.type) if np.may_share_memory(array, owner.array) else None
+        if not np.may_share_memory(array, owner.array):  # NumPy copies where strides would do: a diagonal
+            found = _strided(whole, view) if not self.ops else None
+            if found is None:
+                return None
+            array = found
+        return Storage.part(owner, array, view.type)
+
+
+def _strided(whole: Array, view: View) -> Array | None:
+    """Return what a view shows of a row-major array, by its strides; None where they are unknown."""
+    layout = view.known_layout
+    if layout is None or whole.dtype != view.type.dtype.np or not whole.flags.c_contiguous or not whole.size:
+        return None
+    strides = [n * whole.itemsize for n in layout.strides]
+    return np.lib.stride_tricks.as_strided(whole.reshape(-1)[layout.offset :], view.type.ints, strides)
 
 
 class Memory:
@@ -118,11 +133,20 @@ class View:
 
     @property
     def layout(self) -> Layout:
-        """Where it lies in memory."""
+        """Where it lies in memory; row-major where that is not known."""
+        return self.known_layout or row_major(self.type.shape)
+
+    @property
+    def known_layout(self) -> Layout | None:
+        """Where it lies in memory; None where its ops need a copy."""
         found = self._layout
         if found is None:
-            taken = None if self.parent is None else layout_of(self.parent, self.own_ops)
-            found = self._layout = taken or row_major(self.type.shape)
+            parent = self.parent
+            if parent is None:
+                found = None if self.own_ops else row_major(self.type.shape)
+            elif parent.known_layout is not None:
+                found = layout_of(parent, self.own_ops)
+            self._layout = found
         return found
 
     @property
