@@ -52,6 +52,7 @@ from stratal.plan.record import Plan
 from stratal.plan.stages import recording, stage, strict
 from stratal.runtime.prefault import ArenaPrefault
 from stratal.runtime.program import LoadedProgram
+from stratal.runtime.workspace import Workspace
 from stratal.schedule.draft import Draft
 from stratal.schedule.on_host import on_host
 from stratal.schedule.program import Planned, ProgramLowering
@@ -138,13 +139,14 @@ class Program:
         return self.loaded.executable
 
 
-def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
+def compile_graph(graph: Graph, *, fused: bool = True, workspace: Workspace | None = None) -> Program:
     """Compile a graph for the current target and settings.
 
     Raises: SettingError where its code cannot run here.
 
-    `fused=False` gives every op a kernel of its own. What fails is compiled again with less ambition: a pass
-    is left out, a kernel goes down the levels of `base.fallback`.
+    `fused=False` gives every op a kernel of its own; in a `workspace` it computes where others did before.
+    What fails is compiled again with less ambition: a pass is left out, a kernel goes down the levels of
+    `base.fallback`.
     """
     started = time.perf_counter()
     target = runnable_target()
@@ -152,7 +154,7 @@ def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
     fallbacks = Fallbacks(allowed=not strict())
     with (
         DEFERRED, interruptible(), collector_paused(), recording(graph) as record, tuning.using(records),
-        ArenaPrefault() as memory, fallbacks.active(),
+        ArenaPrefault(workspace) as memory, fallbacks.active(),
     ):  # fmt: skip
         cached = CachedProgram(graph, target, fused=fused)
         built = restored(cached, target, memory)
@@ -176,7 +178,7 @@ def restored(cached: CachedProgram, target: Target, memory: ArenaPrefault) -> Bu
     if executable is None:
         return None
     try:
-        loaded = LoadedProgram(executable, driver_object(target), new=memory.new)
+        loaded = LoadedProgram(executable, driver_object(target), new=memory.source(executable))
     except Exception as error:
         if not is_fault(error):
             raise
@@ -200,7 +202,7 @@ def build(graph: Rewritten, target: Target, fused: bool, memory: ArenaPrefault, 
             kernels, num_cached = generation.finish(drafted.draft)
         executable = stage("linked", link(graph.captured, drafted.draft, kernels))
         try:
-            loaded = LoadedProgram(executable, driver_object(target), new=memory.new)
+            loaded = LoadedProgram(executable, driver_object(target), new=memory.source(executable))
         except Exception as error:
             if not is_fault(error):
                 raise

@@ -19,7 +19,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from stratal.formats.training_sample import Sample, check_sample
 from stratal.graph.graph import Graph
 from stratal.graph.json_form import graph_from_json
 from stratal.graph.node import label_of
+from stratal.runtime.workspace import Workspace
 from stratal.tensor.lazy import program_cache
 from stratal.tensor.tensor import hold, tensor
 
@@ -50,6 +51,7 @@ _HASHED: Final = ("graphs.json", "weights.safetensors", "constants.safetensors")
 FILES: Final = {"artifact.json", "plans.json", *_HASHED}
 TRAINING: Final = "training.safetensors"
 INPUT: Final = "input "  # label of a graph's input k; weights are labelled by their names
+RUNNING: Final = "running a frozen model"
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,23 @@ class Origin:
     stratal: str
     toolchain: str
     plans: Mapping[int, Mapping[str, Any]]
+
+
+class Given(NamedTuple):
+    """What the program of a batch size is given: all weights, and where among them inputs come.
+
+    Kept, so that a run touches no more of a model than it must: each page is a copy in a forked worker.
+    """
+
+    weights: list[Any]  # storages; None where an input comes
+    inputs: list[tuple[int, int]]  # position, number of the input
+
+
+def _given(graph: Graph, weights: Mapping[str, Any]) -> Given:
+    labels = [label_of(node) for node in graph.inputs]
+    storages = [weights[label]._value(RUNNING) if label in weights else None for label in labels]
+    inputs = [(at, int(label.removeprefix(INPUT))) for at, label in enumerate(labels) if label not in weights]
+    return Given(storages, inputs)
 
 
 class FrozenModel:
@@ -83,6 +102,8 @@ class FrozenModel:
         self._graphs = dict(sorted(graphs.items()))
         self._weights = {label: tensor(array) for label, array in weights.items()}
         self._programs: dict[int, Any] = {}  # held: the program cache keeps only those used last
+        self._given: dict[int, Given] = {}
+        self.workspace = Workspace()  # of all its programs, and of other models that are given it
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
@@ -104,7 +125,7 @@ class FrozenModel:
     def program(self, size: int) -> Any:
         """Return the compiled program for a batch size, compiled or loaded on first use, then held."""
         if size not in self._programs:
-            self._programs[size] = program_cache.compiled(self.graph(size))
+            self._programs[size] = program_cache.compiled(self.graph(size), self.workspace)
         return self._programs[size]
 
     def __call__(self, *inputs: Any) -> Any:
@@ -134,12 +155,11 @@ class FrozenModel:
     def run_size(self, size: int, arrays: Sequence[Array]) -> list[Array]:
         """Run the program of one batch size on arrays of exactly its shapes."""
         program = self.program(size)
-        storages = []
-        for node in self._graphs[size].inputs:
-            label = label_of(node)
-            value = self._weights.get(label)
-            given = value if value is not None else tensor(arrays[int(label.removeprefix(INPUT))])
-            storages.append(given._value("running a frozen model"))
+        if (given := self._given.get(size)) is None:
+            given = self._given[size] = _given(self._graphs[size], self._weights)
+        storages = list(given.weights)
+        for position, k in given.inputs:
+            storages[position] = tensor(arrays[k])._value(RUNNING)
         return [np.asarray(hold(s)) for s in program_cache.run(program, storages)]
 
     def save(self, path: str | Path) -> None:

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import mmap
 import threading
+from collections.abc import Callable
 from typing import Final
 
+from stratal.base.artifact import Executable, flat
+from stratal.runtime.host import has_host_calls
 from stratal.runtime.storage import Array, aligned_empty
+from stratal.runtime.workspace import Workspace
 
 LEAST_BYTES: Final = 32 << 20  # less is touched within milliseconds
 MOST_BYTES: Final = 1 << 29  # of a program that may never run
@@ -20,9 +24,10 @@ SPARE: Final = 1.5  # an arena is larger than what is foreseen; what nobody touc
 
 
 class ArenaPrefault:
-    """The memory of one program that is compiled in a `with` block."""
+    """The memory of one program that is compiled in a `with` block, that of a workspace where it can be."""
 
-    def __init__(self) -> None:
+    def __init__(self, workspace: Workspace | None = None) -> None:
+        self._workspace = workspace
         self._memory: Array | None = None
         self._thread: threading.Thread | None = None
         self._wanted = True
@@ -35,7 +40,7 @@ class ArenaPrefault:
 
     def expect(self, nbytes: int) -> None:
         """Touch memory for an arena of about so many bytes; the first time it is worth a thread counts."""
-        if self._memory is not None or nbytes < LEAST_BYTES:
+        if self._workspace is not None or self._memory is not None or nbytes < LEAST_BYTES:
             return
         try:
             self._memory = aligned_empty(int(SPARE * nbytes))
@@ -58,6 +63,12 @@ class ArenaPrefault:
         if self._thread is not None:
             self._thread.join()  # within a part
             self._thread = None
+
+    def source(self, executable: Executable) -> Callable[[str, int], Array]:
+        """Return what gives a program its memory: a host call could run another one in its workspace."""
+        if self._workspace is None or has_host_calls(list(flat(executable.commands))):
+            return self.new
+        return self._workspace.new
 
     def new(self, name: str, nbytes: int) -> Array:
         """Return memory, see `encode.allocate`: for the arena what was touched, if it is large enough."""

@@ -14,6 +14,7 @@ Every process dies with its parent: none outlives the server, however it ends.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -30,6 +31,7 @@ from stratal.base.errors import FormatError, StratalError
 from stratal.base.processes import die_with_parent
 from stratal.formats.artifact import FrozenModel
 from stratal.formats.saved import load
+from stratal.runtime.workspace import Workspace
 from stratal.serve import frames
 from stratal.serve.measuring import sample_input
 from stratal.serve.stages import StagedModel, is_staged, load_stages
@@ -119,6 +121,7 @@ class Zygote:
     def __init__(self, control: socket.socket) -> None:
         self.control = control
         self.models: Models = {}
+        self.workspace = Workspace()
 
     def serve(self) -> None:
         """Obey the front end until it is gone."""
@@ -137,8 +140,7 @@ class Zygote:
         match command["do"]:
             case "load":
                 model = load_model(command["path"])
-                for size in model.batch_sizes:  # once each, so that children share the prepared weights
-                    model.run_size(size, [sample_input(s, size) for s in model.signature.inputs])
+                self._prepare(model)
                 self.models[command["key"]] = model
                 return {"content": model.origin.content if model.origin else ""}, []
             case "unload":
@@ -149,6 +151,16 @@ class Zygote:
             case "probe":
                 return self._fork(command["path"])
         return {"error": f"no command {command['do']}"}, []
+
+    def _prepare(self, model: Model) -> None:
+        """Run a model once for each batch size, so that children share the prepared weights.
+
+        They compute in one workspace, which a child gets pages of its own for. The largest size comes first.
+        """
+        if isinstance(model, FrozenModel):
+            model.workspace = self.workspace
+        for size in sorted(model.batch_sizes, reverse=True):
+            model.run_size(size, [sample_input(s, size) for s in model.signature.inputs])
 
     def _fork(self, path: str) -> tuple[dict[str, Any], list[int]]:
         parent = os.getpid()
@@ -166,6 +178,7 @@ class Zygote:
             self.control.close()
             front.close()
             os.nice(NICENESS)
+            gc.freeze()  # going through what is shared would copy it, page by page
             if path:
                 run_probe(own, path)
             else:

@@ -15,10 +15,14 @@ import pytest
 
 import stratal as st
 from stratal import nn
+from stratal.base import settings
 from stratal.base.errors import CaptureError, DTypeError, FormatError, ShapeError, StratalError
 from stratal.cli import main
+from stratal.compiler import compile_graph
 from stratal.formats.container import read_container, write_container
 from stratal.formats.signature import signature_from_json
+from stratal.runtime.encode import address_of
+from stratal.runtime.workspace import Workspace
 
 
 def network() -> Any:
@@ -256,3 +260,39 @@ def test_no_file_of_an_artefact_is_python(artefact: Path) -> None:
         if name.endswith(".json"):
             json.loads(bytes(files[name]))
     assert os.path.getsize(artefact) < 200_000
+
+
+def test_batch_sizes_compute_in_one_workspace_and_keep_what_they_returned() -> None:
+    st.manual_seed(5)
+    net = nn.Sequential(
+        nn.Linear(24, 48), nn.Tanh(), nn.Linear(48, 24), nn.Softmax(-1), nn.Linear(24, 5)
+    ).eval()
+    frozen = st.freeze(net, np.ones((2, 24), np.float32), batch_sizes=(1, 4, 16))
+    workspace = Workspace()
+    with settings.verify(False):  # whose blocks have guards, each its own
+        loaded = [compile_graph(frozen.graph(n), workspace=workspace).loaded for n in (16, 4, 1)]
+        alone = compile_graph(frozen.graph(16)).loaded
+    assert len({address_of(p.memory.arena) for p in loaded}) == 1
+    assert address_of(alone.memory.arena) != address_of(loaded[0].memory.arena)
+    assert loaded[0].memory.arena.nbytes > loaded[-1].memory.arena.nbytes > 0
+    x = np.random.default_rng(1).random((16, 24), np.float32)
+    compiled = st.compile(net)
+    with st.no_grad():
+        expected = {n: bits(compiled(st.tensor(x[:n]))) for n in (1, 4, 16)}
+    outputs = [(n, frozen(x[:n])) for _ in range(3) for n in (16, 1, 4)]
+    assert all(bits(y) == expected[n] for n, y in outputs)
+
+
+class Spectrum(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return st.linalg.eigvalsh(x * 2 + x.mT) * 2
+
+
+def test_a_program_with_host_calls_stays_out_of_a_workspace() -> None:
+    sample = np.random.default_rng(2).random((2, 3, 3), np.float32)
+    frozen = st.freeze(Spectrum(), sample, batch_sizes=(2, 4))
+    workspace = Workspace()
+    with settings.verify(False):
+        loaded = [compile_graph(frozen.graph(n), workspace=workspace).loaded for n in (4, 2)]
+    assert all(p.calls_back and p.memory.arena.nbytes for p in loaded)
+    assert len({address_of(p.memory.arena) for p in loaded}) == 2

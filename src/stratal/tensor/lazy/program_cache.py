@@ -18,6 +18,7 @@ from stratal.compiler import compile_graph
 from stratal.graph.graph import Graph, substitute
 from stratal.graph.node import Input, Node, graph_input, topological
 from stratal.runtime.storage import Storage
+from stratal.runtime.workspace import Workspace
 from stratal.tensor.lazy import symbolic_sizes
 from stratal.tensor.values import node_values
 
@@ -119,14 +120,17 @@ def refuse_at_exit() -> None:
         )
 
 
-def compiled(graph: Graph) -> Program:
-    """Return the program of a graph, compiled at most once per digest and settings that shape code."""
+def compiled(graph: Graph, workspace: Workspace | None = None) -> Program:
+    """Return the program of a graph, compiled at most once per digest and settings that shape code.
+
+    One that is compiled now computes in the `workspace`.
+    """
     refuse_at_exit()
     key = f"{graph.digest} {choices()}"
     found = _LIVING.get(key)
     if found is None:
         started_ns = time.perf_counter_ns()
-        found = _LIVING.add(key, compile_graph(graph))
+        found = _LIVING.add(key, compile_graph(graph, workspace=workspace))
         _RECENT.append(found)
         COMPILED[0] += 1
         for watcher in WATCHERS:
