@@ -226,9 +226,7 @@ class Dispatcher:
         batch, model, seconds = run.batch, run.batch.items[0].model, came - run.started
         shared = _shared_out(batch, model, memoryview(body))
         self.queue.observe(batch.model, batch.rows, seconds)
-        self.metrics.rows.labels(model.name).inc(batch.rows)
-        self.metrics.batches.labels(model.name).observe(batch.rows)
-        self.metrics.predicted.labels(model.name).observe(abs(batch.seconds / max(1e-9, seconds) - 1))
+        self.metrics.batch(model.name, batch.rows, abs(batch.seconds / max(1e-9, seconds) - 1))
         return [
             Answered(outputs, run.started - pending.arrived, head["seconds"])
             for pending, outputs in zip(batch.items, shared, strict=True)

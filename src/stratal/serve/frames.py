@@ -53,6 +53,11 @@ class Decoder:
 
     def feed(self, data: bytes) -> list[tuple[Head, bytes]]:
         """Return the frames that are whole now. Raises: FormatError."""
+        if not self._data and len(data) >= _SIZES.size:
+            head, body = _lengths(data[: _SIZES.size])
+            end = _SIZES.size + head
+            if len(data) == end + body:  # one frame in one piece, as small ones come
+                return [(json.loads(data[_SIZES.size : end]), data[end:])]
         self._data += data
         found = []
         while len(self._data) >= self._wanted:

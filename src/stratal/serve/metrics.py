@@ -63,6 +63,7 @@ class Metrics:
             tuple[str, str], tuple[Any, Any]
         ] = {}  # children: looking them up takes longer
         self._of_version: dict[tuple[str, str, str], tuple[Any, Any]] = {}
+        self._of_batch: dict[str, tuple[Any, Any, Any]] = {}
 
     def request(self, model: str, code: str, seconds: float) -> None:
         """Count a request that is answered."""
@@ -71,6 +72,15 @@ class Metrics:
             self._of_request[model, code] = found
         found[0].inc()
         found[1].observe(seconds)
+
+    def batch(self, model: str, rows: int, error: float) -> None:
+        """Count a batch that ran; `error` is how far its time was from what was predicted."""
+        if (found := self._of_batch.get(model)) is None:
+            found = self.rows.labels(model), self.batches.labels(model), self.predicted.labels(model)
+            self._of_batch[model] = found
+        found[0].inc(rows)
+        found[1].observe(rows)
+        found[2].observe(error)
 
     def version_request(self, model: str, version: str, code: str, seconds: float) -> None:
         """Count a request that a version was given."""
