@@ -10,7 +10,7 @@ import numpy as np
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.base.source import scope
 from stratal.nn.functional.activations import log_softmax
-from stratal.nn.functional.reductions import class_weights, like_input, reduced, same_shape
+from stratal.nn.functional.reductions import class_weights, like_input, reduced, same_shape, same_type
 from stratal.tensor.build import call, required
 from stratal.tensor.composites.arithmetic import xlogy
 from stratal.tensor.functions.elementwise import exp, log, maximum, sigmoid, where
@@ -36,7 +36,7 @@ def mse_loss(input: Tensor, target: Any, reduction: str = "mean", weight: Any = 
 def _weighted(name: str, loss: Tensor, reduction: str, weight: Any) -> Tensor:
     if weight is None:
         return reduced(loss, reduction)
-    w = same_shape(f"{name} (weight)", loss, weight)
+    w = same_type(f"{name} (weight)", loss, weight)
     return reduced(loss * w, reduction, w.sum())
 
 
@@ -49,10 +49,12 @@ def huber_loss(
     """
     if delta <= 0:
         raise AttributeValueError("huber_loss: delta must be positive", got=str(delta))
-    d = input - same_shape("huber_loss", input, target)
+    if not input.dtype.is_float:
+        raise DTypeError("huber_loss: takes an input of floats", got=str(input.type))
+    d = input - same_type("huber_loss", input, target)
     loss = _bent(d, abs(d) > delta, 0.5, delta, 0.5 * delta)
     return reduced(
-        loss if weight is None else loss * same_shape("huber_loss (weight)", loss, weight), reduction
+        loss if weight is None else loss * same_type("huber_loss (weight)", loss, weight), reduction
     )
 
 
@@ -79,7 +81,7 @@ def binary_cross_entropy(input: Tensor, target: Any, weight: Any = None, reducti
 
     The derivative by p is (p - t) / max(p (1 - p), 1e-12), finite at 0 and 1 too, as in PyTorch.
     """
-    input, t = _probability(input), _probability(same_shape("binary_cross_entropy", input, target))
+    input, t = _probability(input), _probability(same_type("binary_cross_entropy", input, target))
     p = input.detach()
     loss = -(t * maximum(log(p), -100.0) + (1.0 - t) * maximum(log(1.0 - p), -100.0))
     slope = (p - t.detach()) / maximum(p * (1.0 - p), 1e-12)
@@ -98,7 +100,7 @@ def binary_cross_entropy_with_logits(
     input: Tensor, target: Any, weight: Any = None, reduction: str = "mean", pos_weight: Any = None
 ) -> Tensor:
     """Return the binary cross-entropy of sigmoid(input), stably; `pos_weight` scales positive terms."""
-    t = same_shape("binary_cross_entropy_with_logits", input, target)
+    t = same_type("binary_cross_entropy_with_logits", input, target)
     scale = () if pos_weight is None else (broadcast_to(like_input(pos_weight, input), input.shape),)
     loss: Tensor = call("bce_with_logits", input, t, *scale)
     return reduced(loss if weight is None else loss * like_input(weight, loss), reduction)
@@ -278,7 +280,7 @@ def sigmoid_focal_loss(
     p_t is the probability of the target; targets of 1 weigh `alpha`, of 0 weigh 1 - alpha; a negative alpha
     is none. Named and called as in torchvision.ops. See: Lin et al. 2017.
     """
-    t = same_shape("sigmoid_focal_loss", inputs, targets)
+    t = same_type("sigmoid_focal_loss", inputs, targets)
     p = sigmoid(inputs)
     hit = p * t + (1 - p) * (1 - t)
     loss = binary_cross_entropy_with_logits(inputs, t, reduction="none") * (1 - hit) ** gamma

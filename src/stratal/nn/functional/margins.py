@@ -16,6 +16,7 @@ from stratal.nn.functional.reductions import (
     positive_part,
     reduced,
     same_shape,
+    same_type,
 )
 from stratal.tensor.build import call
 from stratal.tensor.functions.creation import arange
@@ -29,14 +30,14 @@ from stratal.tensor.tensor import Tensor
 # -- targets of 1 and -1 -------------------------------------------------------------------------------------
 def hinge_embedding_loss(input: Tensor, target: Any, margin: float = 1.0, reduction: str = "mean") -> Tensor:
     """Return x where the target is 1, max(0, margin - x) where it is -1, reduced."""
-    t = same_shape("hinge_embedding_loss", input, target)
+    t = same_type("hinge_embedding_loss", input, target)
     apart = where(t != 1, positive_part(margin - input), 0.0)
     return reduced(apart + where(t != -1, input, 0.0), reduction)
 
 
 def soft_margin_loss(input: Tensor, target: Any, reduction: str = "mean") -> Tensor:
     """Return log(1 + exp(-t x)), reduced, without overflow."""
-    return reduced(-logsigmoid(same_shape("soft_margin_loss", input, target) * input), reduction)
+    return reduced(-logsigmoid(same_type("soft_margin_loss", input, target) * input), reduction)
 
 
 def margin_ranking_loss(

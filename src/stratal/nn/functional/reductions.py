@@ -28,20 +28,25 @@ def reduced(loss: Tensor, reduction: str, divisor: Any = None) -> Tensor:
 
 
 def same_shape(name: str, input: Tensor, target: Any) -> Tensor:
-    """Return the target as a tensor of the input's shape and dtype."""
+    """Return the target as a tensor of the input's shape, in its own dtype: ops promote the two."""
     found = target if isinstance(target, Tensor) else tensor(np.asarray(target))
     if found.shape != input.shape:
         raise ShapeError(
             f"{name}: input and target differ in shape", got=f"{list(input.shape)} and {list(found.shape)}",
             hint="reshape one side; a loss does not broadcast",
         )  # fmt: skip
-    return found if found.dtype is input.dtype else found.astype(input.dtype)
+    return found
+
+
+def same_type(name: str, input: Tensor, target: Any) -> Tensor:
+    """Return the target as a tensor of the input's shape and dtype, in which PyTorch computes some losses."""
+    return like_input(same_shape(name, input, target), input)
 
 
 def like_input(value: Any, like: Tensor) -> Tensor:
     """Return a value as a tensor of the dtype of `like`."""
     found = value if isinstance(value, Tensor) else tensor(np.asarray(value))
-    return found if found.dtype is like.dtype else found.astype(like.dtype)
+    return found.astype(like.dtype, copy=False)
 
 
 def class_weights(name: str, weight: Any, like: Tensor, axis: int) -> Tensor:
