@@ -1,5 +1,5 @@
-"""What is a copy in PyTorch is none of a tensor's memory here, and what is a view there is one here, where a
-call has nothing to do, too.
+"""What is a copy in PyTorch is none of a tensor's memory here, what is a view there is one here, and what is
+the tensor itself there is it here, where a call has nothing to do, too.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ CALLS = (
     "F.prelu(x,L.ones(1))", "F.channel_shuffle(x[None,:,None,None],1)",
     "F.feature_alpha_dropout(x[None],0.0)", "F.dropout1d(x[None],0.0)", "x.tensor_split(1)[0]",
     "x.reshape_as(x)", "x.view_as(x)", "x.expand_as(x)", "x.masked_scatter(x==x,x)", "x.squeeze(-1)",
-    "x.unsqueeze(0)", "x.cpu()", "x.double()", "x.to('cpu')", "x.requires_grad_()", "x.data", "z.sum()",
+    "x.unsqueeze(0)", "x.cpu()", "x.double()", "x.to('cpu')",
+    "x.to('cpu',copy=True)", "x.to(L.float32,copy=True)", "x.to(L.float32,False,True)", "x.to(x,copy=True)",
+    "x.to(x,False,False)", "x.positive()", "x.real", "x.conj()", "L.atleast_3d(m[None])",
+    "x.requires_grad_()", "x.data", "z.sum()",
     "z.prod()", "z.max()", "z.amin()", "z.mean()", "z.squeeze()", "z.flatten()", "z.reshape(1)",
     "z.view(())", "z.expand(1)", "z.cumsum(0)", "z.std(correction=0)", "z.logsumexp(0)", "z.norm()",
     "z.median()", "L.flip(z,[])", "L.roll(z,0)", "L.trunc(z)", "L.sum(z)", "L.any(b)", "L.all(b)",
@@ -67,11 +70,33 @@ def outcome(library: Any, call: str) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = eval(call, {"L": library, "F": library.nn.functional, **given})  # noqa: S307
+    itself = any(made is t for t in given.values())
     if library is st:
         shares = any(made is t or shares_memory(made, t) for t in given.values())
-        return shares, tuple(made.shape), made.dtype.name
+        return shares, itself, tuple(made.shape), made.dtype.name
     at = [t.untyped_storage().data_ptr() for t in given.values()]
-    return made.untyped_storage().data_ptr() in at, tuple(made.shape), str(made.dtype).removeprefix("torch.")
+    shares = made.untyped_storage().data_ptr() in at
+    return shares, itself, tuple(made.shape), str(made.dtype).removeprefix("torch.")
+
+
+def test_a_matrix_product_in_place_is_none() -> None:
+    for library in (torch, st):
+        x = library.tensor([[1.0, 2.0], [3.0, 4.0]])
+        before = x
+        x @= x
+        assert x is not before
+        assert before.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+        assert x.tolist() == [[7.0, 10.0], [15.0, 22.0]]
+
+
+def test_astype_and_reshape_copy_when_told() -> None:
+    x = st.tensor([1.0, 2.0])
+    for made in (x.astype(st.float32), st.astype(x, st.float32), st.reshape(x, (2,), copy=True)):
+        made.fill_(9.0)
+    assert x.tolist() == [1.0, 2.0]
+    assert x.astype(st.float32, copy=False) is x
+    with pytest.raises(ValueError, match="copy=False"):
+        st.reshape(st.ones((2, 3)).T, (6,), copy=False)
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -208,7 +208,9 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Return the tensor as another dtype, or as that of another tensor; a device must be the CPU."""
     dtype = kwargs.pop("dtype", None)
     check_device(kwargs.pop("device", None))
-    for ignored in ("non_blocking", "copy", "memory_format"):
+    flags = [x for x in args if isinstance(x, bool)]  # non_blocking and copy
+    copy = kwargs.pop("copy", len(flags) > 1 and flags[1])
+    for ignored in ("non_blocking", "memory_format"):
         kwargs.pop(ignored, None)
     for x in args:
         if isinstance(x, Tensor):
@@ -219,7 +221,7 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             dtype = x
     if kwargs:
         raise AttributeValueError("to: takes a dtype or a tensor", got=", ".join(kwargs))
-    return self if dtype is None else cast(self, dtype)
+    return elementwise.astype(self, self.dtype if dtype is None else dtype, copy=bool(copy))
 
 
 def type_as(self: Tensor, other: Tensor) -> Tensor:
@@ -342,7 +344,8 @@ def _install() -> None:
         function = FUNCTIONS.get(name) or methods[name]
         methods[f"__{short}__"] = _operator(function)
         methods[f"__r{short}__"] = _operator(function, swapped=True)
-        methods[f"__i{short}__"] = _in_place(name, function)
+        if short != "matmul":  # `a @= b` is `a = a @ b`, as in PyTorch
+            methods[f"__i{short}__"] = _in_place(name, function)
     for short, name in _COMPARISONS.items():
         methods[f"__{short}__"] = _operator(FUNCTIONS[name])
     for short, name in _UNARY.items():
@@ -351,7 +354,7 @@ def _install() -> None:
     methods.update(
         clamp_=clip_, clip_=clip_,
         nonzero=lambda self, as_tuple=False: indexing.nonzero(self, as_tuple=as_tuple),
-        astype=lambda self, dtype, copy=True: cast(self, dtype),
+        astype=lambda self, dtype, copy=True: elementwise.astype(self, dtype, copy=copy),
         squeeze=lambda self, dim=None, *, axis=None: shapes.squeeze(self, axis, dim=dim),
         unbind=lambda self, dim=0: shapes.unstack(self, axis=dim),
         sum=_in_signed(reductions.sum), prod=_in_signed(reductions.prod),

@@ -36,7 +36,7 @@ from stratal.tensor.functions.shapes import (
     stack,
     transpose,
 )
-from stratal.tensor.tensor import Tensor, alias, fresh, tensor
+from stratal.tensor.tensor import Tensor, fresh, tensor
 
 
 # -- axes there must be --------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def _at_least(name: str, rank: int) -> Callable[..., Any]:
             x = tensor(x)
         t = as_tensor(x, name)
         if t.ndim >= rank:
-            return alias(t)
+            return t
         if rank == 3 and t.ndim == 2:
             return expand_dims(t, axis=2)
         return reshape(t, (1, *t.shape, 1) if rank == 3 and t.ndim == 1 else (1,) * (rank - t.ndim) + t.shape)
@@ -119,7 +119,7 @@ def cartesian_prod(*tensors: Any) -> Tensor:
     if any(t.ndim != 1 for t in given):
         raise ShapeError("cartesian_prod: takes vectors", got=", ".join(str(t.type) for t in given))
     if len(given) == 1:
-        return alias(given[0])
+        return given[0]
     dtype = common_dtype("cartesian_prod", given)
     return stack([ravel(m) for m in meshgrid(*[cast(t, dtype) for t in given], indexing="ij")], axis=-1)
 

@@ -37,7 +37,7 @@ from stratal.tensor.build import (
 from stratal.tensor.functions.naming import named
 from stratal.tensor.functions.selection import nonzero_indices
 from stratal.tensor.scalars import RuntimeScalar
-from stratal.tensor.tensor import Tensor, alias, fresh, tensor, wrap
+from stratal.tensor.tensor import Tensor, fresh, tensor, wrap
 from stratal.tensor.values.handle import CONSTANT
 from stratal.tensor.values.state import MODE
 
@@ -237,8 +237,10 @@ def as_written(name: str, value: Any, dtype: DType) -> Tensor:
 
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Tensor:
-    """Return `x` as another dtype."""
-    return cast(as_tensor(x, "astype"), dtype)
+    """Return `x` as another dtype: a copy, where it has that dtype, too, unless told otherwise."""
+    t = as_tensor(x, "astype")
+    found = cast(t, dtype)
+    return fresh(t) if copy and found is t else found
 
 
 def clone(x: Tensor, **_: Any) -> Tensor:
@@ -258,7 +260,7 @@ def is_complex(x: Tensor) -> bool:
 
 def positive(x: Any, /) -> Tensor:
     """Return `x`."""
-    return alias(as_tensor(x, "positive"))
+    return as_tensor(x, "positive")
 
 
 def square(x: Any, /) -> Tensor:

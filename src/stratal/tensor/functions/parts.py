@@ -11,7 +11,7 @@ from stratal.base.errors import DTypeError, ShapeError
 from stratal.tensor.build import Scalar, as_tensor, call, common_dtype, default_float, plain
 from stratal.tensor.functions.elementwise import FUNCTIONS, cast, where
 from stratal.tensor.functions.shapes import broadcast_arrays, view_of
-from stratal.tensor.tensor import Tensor, alias
+from stratal.tensor.tensor import Tensor
 
 
 def _float(name: str, x: Any) -> Tensor:
@@ -62,7 +62,7 @@ def nextafter(x: Any, y: Any, /) -> Tensor:
 def real(x: Any, /) -> Tensor:
     """Return the real part of complex numbers; real ones as they are."""
     t = as_tensor(x, "real")
-    return view_of(t, plain("real")) if t.dtype.is_complex else alias(t)
+    return view_of(t, plain("real")) if t.dtype.is_complex else t
 
 
 def imag(x: Any, /) -> Tensor:
@@ -74,7 +74,7 @@ def imag(x: Any, /) -> Tensor:
 def conj(x: Any, /) -> Tensor:
     """Return the complex conjugate; real numbers as they are."""
     t = as_tensor(x, "conj")
-    return view_of(t, plain("conj")) if t.dtype.is_complex else alias(t)
+    return view_of(t, plain("conj")) if t.dtype.is_complex else t
 
 
 def angle(x: Any, /) -> Tensor:

@@ -113,7 +113,13 @@ def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Tensor:
     target = as_shape("reshape", (shape,) if not hasattr(shape, "__index__") else ((shape,),))
     if -1 in target:
         target = _resolve(t, target)
-    return alias(t) if same_shape(t.shape, target) else _op("reshape", t, shape=target)
+    t = fresh(t) if copy else t
+    found = alias(t) if same_shape(t.shape, target) else _op("reshape", t, shape=target)
+    if copy is False and (found._view is None or t._view is None or found._view.memory is not t._view.memory):
+        raise AttributeValueError(
+            "reshape: copy=False, but only a copy has that shape", got=f"{t.type} to {list(target)}"
+        )
+    return found
 
 
 def _resolve(t: Tensor, target: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -184,7 +190,7 @@ def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     a, b = check_axis("flatten", start_dim, t.ndim), check_axis("flatten", end_dim, t.ndim)
     if a > b:
         raise AttributeValueError("flatten: start_dim lies behind end_dim", got=f"{start_dim}, {end_dim}")
-    return reshape(t, (*t.shape[:a], product(t.shape[a : b + 1]), *t.shape[b + 1 :]))
+    return t if a == b else reshape(t, (*t.shape[:a], product(t.shape[a : b + 1]), *t.shape[b + 1 :]))
 
 
 def unflatten(x: Any, dim: int, sizes: Sequence[int]) -> Tensor:
@@ -254,7 +260,7 @@ def broadcast_arrays(*arrays: Any) -> list[Tensor]:
     """Return arrays stretched to one shape."""
     given = [as_tensor(a, "broadcast_arrays") for a in arrays]
     shape = broadcast_shapes("broadcast_arrays", *[t.shape for t in given])
-    return [broadcast_to(t, shape) for t in given]
+    return [t if same_shape(t.shape, shape) else broadcast_to(t, shape) for t in given]
 
 
 def concat(arrays: Sequence[Any], /, *args: int | None, axis: int | None = 0) -> Tensor:
