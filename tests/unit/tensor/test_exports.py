@@ -375,3 +375,35 @@ def _seen(lib, made, part, export, of_view, late, compiled):
         found += [array.tolist(), view.tolist(), x.tolist()]
         (_ADD_3 if compiled and lib is st else lambda t: t.add_(3.0))(view)
         return found + [t.tolist() for t in (x, early, view)]
+
+
+TAKEN = {
+    "slice": lambda x: x[1:], "steps": lambda x: x[:, ::-1], "transpose": lambda x: x.transpose(0, 2),
+    "reshape": lambda x: x.reshape(6, 4), "columns": lambda x: x[:, 0], "row": lambda x: x[1, 2],
+    "diagonal": lambda x: x.diagonal(0, 0, 1), "across": lambda x: x.diagonal(0, 2, 0),
+    "lower": lambda x: x.diagonal(-1, 1, 2), "upper": lambda x: x.diagonal(2, 0, 2),
+    "of a transpose": lambda x: x.transpose(0, 1).diagonal(1, 2, 1),
+    "of a part": lambda x: x[1:, 1:].diagonal(), "split": lambda x: x.transpose(0, 1).split(2, 0)[1],
+    "flat": lambda x: x.transpose(1, 2)[:, :1].flatten(1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("taken", TAKEN.values(), ids=TAKEN)
+@pytest.mark.parametrize("origin_lives", [True, False])
+def test_a_write_by_numpy_shows_in_all_aliases_of_a_view(taken, origin_lives):
+    whole = np.arange(24.0).reshape(2, 3, 4)
+    x = st.tensor(whole)
+    view = taken(x)
+    alias, part = view[...], view[0]
+    if not origin_lives:
+        x = None
+    seen = np.asarray(view)
+    before = seen.copy()
+    seen[...] = -seen - 1
+    want = seen.copy()
+    assert (want != before).any()
+    assert np.array_equal(view.tolist(), want)
+    assert np.array_equal(alias.tolist(), want)
+    assert np.array_equal(part.tolist(), want[0])
+    if x is not None:
+        assert np.array_equal(taken(x).tolist(), want)
