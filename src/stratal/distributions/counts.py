@@ -137,7 +137,7 @@ class Multinomial(Categorical):
     def sample(self, sample_shape: Any = ()) -> Tensor:
         with no_grad():
             classes = self._index((self.total_count, *sizes(sample_shape)))
-            return (classes[..., None] == arange(self.num_events)).astype(self.dtype).sum(axis=0).detach()
+            return (classes[..., None] == arange(self.num_events)).to(self.dtype).sum(axis=0).detach()
 
     def log_prob(self, value: Any) -> Tensor:
         complete: Rule = ("of sum total_count", lambda v: v.sum(axis=-1) == self.total_count)

@@ -54,7 +54,7 @@ class Bernoulli(Odds):
     def sample(self, sample_shape: Any = ()) -> Tensor:
         with no_grad():
             drawn = random.uniform(self._extended(sample_shape), dtype=self.dtype)
-            return (drawn < self.probs).astype(self.dtype).detach()
+            return (drawn < self.probs).to(self.dtype).detach()
 
     def log_prob(self, value: Any) -> Tensor:
         return self._asked(value) * self.logits - softplus(self.logits)
@@ -69,7 +69,7 @@ class Bernoulli(Odds):
 
     @derived
     def mode(self) -> Tensor:
-        one = (self.probs > 0.5).astype(self.dtype)
+        one = (self.probs > 0.5).to(self.dtype)
         return where(self.probs == 0.5, float("nan"), one)
 
     variance = derived(lambda d: d.probs * (1 - d.probs))
@@ -128,7 +128,7 @@ class Categorical(Distribution):
 
     def log_prob(self, value: Any) -> Tensor:
         below: Rule = (f"below {self.num_events}", lambda v: v < self.num_events)
-        x = self._check("value", self._asked(value).astype("int64"), below)
+        x = self._check("value", self._asked(value).to("int64"), below)
         shape = broadcast_shapes("log_prob", x.shape, self.batch_shape)
         wide = broadcast_to(self.logits, (*shape, self.num_events))
         return take_along_axis(wide, broadcast_to(x, shape)[..., None], axis=-1)[..., 0]
@@ -157,7 +157,7 @@ class OneHotCategorical(Categorical):
         self.event_shape = (self.num_events,)
 
     def _marked(self, classes: Tensor) -> Tensor:
-        return (classes[..., None] == arange(self.num_events)).astype(self.dtype)
+        return (classes[..., None] == arange(self.num_events)).to(self.dtype)
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         return self._marked(super().sample(sample_shape))

@@ -78,7 +78,7 @@ class Distribution:
             tensors[name] = self._check(name, value, self.parameters[name])
         self.batch_shape: tuple[int, ...] = tuple(broadcast_shapes(who, *batches))  # type: ignore[arg-type]
         for name, value in tensors.items():
-            setattr(self, name, broadcast_to(value.astype(dtype), (*self.batch_shape, *own[name])))
+            setattr(self, name, broadcast_to(value.to(dtype), (*self.batch_shape, *own[name])))
         self.dtype = dtype
 
     @staticmethod
@@ -111,7 +111,7 @@ class Distribution:
 
     def _asked(self, value: Any) -> Tensor:
         x = as_tensor(value, type(self).__name__)
-        return self._check("value", x, self.support).astype(self.dtype)
+        return self._check("value", x, self.support).to(self.dtype)
 
     def __repr__(self) -> str:
         names = ", ".join(f"{name}: {getattr(self, name).type}" for name in self._given if name in vars(self))

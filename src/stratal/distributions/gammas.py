@@ -138,7 +138,7 @@ class Beta(Distribution):
     @derived
     def mode(self) -> Tensor:
         a, b = maximum(self.concentration1 - 1, 0.0), maximum(self.concentration0 - 1, 0.0)
-        corner = (self.concentration1 >= self.concentration0).astype(self.dtype)
+        corner = (self.concentration1 >= self.concentration0).to(self.dtype)
         corners = (self.concentration1 < 1) & (self.concentration0 < 1)
         return where(corners, corner, a / where(corners, 1.0, a + b))
 
@@ -186,7 +186,7 @@ class Dirichlet(Distribution):
         total = above.sum(axis=-1, keepdims=True)
         corner = self.concentration.argmax(axis=-1, keepdims=True) == arange(self.event_shape[0])
         nowhere = (self.concentration < 1).all(axis=-1, keepdims=True)
-        return where(nowhere, corner.astype(self.dtype), above / where(nowhere, 1.0, total))
+        return where(nowhere, corner.to(self.dtype), above / where(nowhere, 1.0, total))
 
     @derived
     def variance(self) -> Tensor:

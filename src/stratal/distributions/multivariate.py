@@ -245,7 +245,7 @@ class MixtureSameFamily(Distribution):
             chosen = self.mixture_distribution.sample(sample_shape)
             mark = chosen[..., None] == arange(self.mixture_distribution.num_events)
             drawn = self.component_distribution.sample(sample_shape)
-            mark = mark.reshape((*mark.shape, *(1,) * self._events)).astype(drawn.dtype)
+            mark = mark.reshape((*mark.shape, *(1,) * self._events)).to(drawn.dtype)
             return (drawn * mark).sum(axis=-1 - self._events).detach()
 
     def log_prob(self, value: Any) -> Tensor:

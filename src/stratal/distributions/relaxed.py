@@ -31,7 +31,7 @@ class LogitRelaxedBernoulli(Odds):
         self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:
         super().__init__(probs, logits, validate_args)
-        self.temperature = as_tensor(temperature, "LogitRelaxedBernoulli").astype(self.dtype)
+        self.temperature = as_tensor(temperature, "LogitRelaxedBernoulli").to(self.dtype)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         return (self.logits + logit(self._uniform(sample_shape))) / self.temperature
@@ -55,7 +55,7 @@ class ExpRelaxedCategorical(Categorical):
         self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:
         super().__init__(probs, logits, validate_args)
-        self.temperature = as_tensor(temperature, "ExpRelaxedCategorical").astype(self.dtype)
+        self.temperature = as_tensor(temperature, "ExpRelaxedCategorical").to(self.dtype)
         self.event_shape = (self.num_events,)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:

@@ -63,6 +63,6 @@ def _convert(tensor: Tensor, target: DType) -> None:
         return
     grad = tensor.grad
     tensor.grad = None
-    tensor.data = tensor.detach().astype(target)
+    tensor.data = tensor.detach().to(target)
     if grad is not None:
-        tensor.grad = grad.detach().astype(target)
+        tensor.grad = grad.detach().to(target)

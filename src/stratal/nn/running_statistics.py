@@ -69,7 +69,7 @@ class _Tracking(Affine):
         with no_grad():
             self.num_batches_tracked.add_(1)
             if self.momentum is None:
-                return 1.0 / self.num_batches_tracked.astype(self.running_mean.dtype)
+                return 1.0 / self.num_batches_tracked.to(self.running_mean.dtype)
         return self.momentum
 
     def extra_repr(self) -> str:

@@ -80,7 +80,7 @@ class GradScaler:
             )
         with whole_gradients(params) as gradients:  # so that all ranks meet the same overflow
             for grad in gradients.tensors:
-                grad.copy_((grad * factor).astype(grad.dtype))
+                grad.copy_((grad * factor).to(grad.dtype))
                 whole = isfinite(grad).all()
                 finite = whole if finite is None else finite & whole
             assert finite is not None  # there is a gradient
@@ -115,7 +115,7 @@ class GradScaler:
         if not self._enabled:
             return
         if new_scale is not None:
-            self._scale.copy_(as_tensor(new_scale, "GradScaler.update").astype("float32"))
+            self._scale.copy_(as_tensor(new_scale, "GradScaler.update").to("float32"))
         elif not self._overflows:
             raise CallOrderError("GradScaler: update() comes after step() or unscale_()")
         else:
@@ -128,7 +128,7 @@ class GradScaler:
             grown = where(grows, self._scale * growth, self._scale)
             grown = where(isfinite(grown), grown, self._scale)
             self._scale.copy_(where(overflow, self._scale * backoff, grown))
-            self._finite_steps.copy_(where(overflow | grows, 0, count).astype("int32"))
+            self._finite_steps.copy_(where(overflow | grows, 0, count).to("int32"))
         self._overflows.clear()
 
     # -- the factor ------------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ class ParamGroup(dict[str, Any]):
 
     def scalar(self, name: str) -> Tensor:
         """Return the float64 cell that holds a runtime hyper-parameter."""
-        return self._cells[name].astype(float64)
+        return self._cells[name].to(float64)
 
     def cells(self) -> list[Tensor]:
         """Return the cells of runtime hyper-parameters."""

@@ -376,7 +376,7 @@ class Optimizer(Hooked):
         for count, sharers in counted:
             number = None
             if count is not None:
-                number = count.cell.astype(float64) + 1.0
+                number = count.cell.to(float64) + 1.0
                 count.cell.copy_(number)
             scalars = {**self.prelude(group, number), **group.varying()}
             preludes.update(dict.fromkeys(sharers, scalars))
@@ -388,19 +388,19 @@ class Optimizer(Hooked):
         state: Any = self.state[p].entries
         dtype = self._work_dtype(p).compute
         stored = state.get("master_param", p)
-        work = stored.astype(dtype)
-        grad: Any = p.grad.astype(dtype)  # type: ignore[union-attr]  # only those with a gradient are stepped
+        work = stored.to(dtype)
+        grad: Any = p.grad.to(dtype)  # type: ignore[union-attr]  # only those with a gradient are stepped
         if group.get("maximize"):
             grad = -grad
-        cast = {name: value.astype(dtype) for name, value in scalars.items()}
-        slots = {name: state[name].astype(state[name].dtype.compute) for name in self.slots(group, p.shape)}
+        cast = {name: value.to(dtype) for name, value in scalars.items()}
+        slots = {name: state[name].to(state[name].dtype.compute) for name in self.slots(group, p.shape)}
         result = self.update(group, work, grad, {**state, **slots}, cast)
         new, changed = self._checked(result, work, slots)
         for name, value in changed.items():
-            state[name].copy_(value.astype(state[name].dtype))
-        stored.copy_(new.astype(stored.dtype))
+            state[name].copy_(value.to(state[name].dtype))
+        stored.copy_(new.to(stored.dtype))
         if stored is not p:
-            p.copy_(new.astype(p.dtype))
+            p.copy_(new.to(p.dtype))
 
     def _checked(self, result: Any, param: Tensor, slots: State) -> tuple[Tensor, State]:
         """Return what `update` returned. Raises: where it is no new value of a parameter and its state."""
@@ -511,7 +511,7 @@ class Optimizer(Hooked):
                 if self.counts(group) and entries.get("step") is not None:
                     step = state.entries.pop("step")
                     if table.home is not None and isinstance(step, Tensor):  # its value is not known here
-                        state.count = Count(step.astype(float64), 1)
+                        state.count = Count(step.to(float64), 1)
                         continue
                     number = float(step)
                     state.count = counts.setdefault(number, Count(table.filled((), number, float64)))
@@ -523,7 +523,7 @@ class Optimizer(Hooked):
         if not hasattr(value, "shape"):
             return copy.deepcopy(value)
         made = tensor(value if isinstance(value, Tensor) else as_array(value))
-        return made if name == "step" or not p.dtype.is_float else made.astype(self._slot_dtype(p, name))
+        return made if name == "step" or not p.dtype.is_float else made.to(self._slot_dtype(p, name))
 
     def _all_params(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in updated(group)]

@@ -198,7 +198,7 @@ class StateTable(MutableMapping[Any, Any]):
         """
 
         def value() -> Tensor:
-            return source.detach().clone() if source.dtype is dtype else source.detach().astype(dtype)
+            return source.detach().clone() if source.dtype is dtype else source.detach().to(dtype)
 
         home = self.home
         with tracing(home):

@@ -43,7 +43,7 @@ def get_ema_multi_avg_fn(decay: float = 0.999) -> MultiAvgFn:
 
 
 def _swa_average(averaged: Tensor, current: Tensor, num_averaged: Tensor) -> Tensor:
-    return averaged + (current - averaged) / (num_averaged.astype(averaged.dtype) + 1)
+    return averaged + (current - averaged) / (num_averaged.to(averaged.dtype) + 1)
 
 
 def _ema_average(decay: float, averaged: Tensor, current: Tensor, num_averaged: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def _in_place(
     avg_fn: AvgFn, averaged: Sequence[Tensor], current: Sequence[Tensor], num_averaged: Tensor
 ) -> None:
     for ours, theirs in zip(averaged, current, strict=True):
-        ours.copy_(avg_fn(ours, theirs, num_averaged).astype(ours.dtype))
+        ours.copy_(avg_fn(ours, theirs, num_averaged).to(ours.dtype))
 
 
 class AveragedModel(Module):

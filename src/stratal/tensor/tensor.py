@@ -526,7 +526,7 @@ def tensor(data: Any, dtype: Any = None, *, requires_grad: bool = False, device:
         if given is None:
             made = _from_array(to_array(data, None if dtype is None else as_dtype(dtype)))
         else:
-            made = wrap(given) if dtype is None else wrap(given).astype(dtype)
+            made = wrap(given) if dtype is None else wrap(given).to(dtype)
     return made.requires_grad_() if requires_grad else made
 
 

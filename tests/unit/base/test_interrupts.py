@@ -208,11 +208,11 @@ def test_what_a_handler_raises_while_compiling_is_not_taken_for_an_error_of_the_
 
     compile_graph = program_cache.compile_graph
 
-    def slowly(graph):
+    def slowly(graph, **options):
         signal.setitimer(signal.ITIMER_REAL, 1e-3)
         time.sleep(0.01)
         try:
-            return compile_graph(graph)
+            return compile_graph(graph, **options)
         except Exception as error:
             raise AssertionError("the compiler saw it") from error
 

@@ -153,7 +153,7 @@ def cross_entropy(
 
 def _signed(classes: Tensor) -> Tensor:
     """Return classes in a dtype that holds a negative number to be ignored."""
-    return classes.astype("int64") if classes.dtype.kind == "u" else classes
+    return classes.to("int64") if classes.dtype.kind == "u" else classes
 
 
 def _of_probabilities(
@@ -201,7 +201,7 @@ def _chosen(
     # gather's error.
     safe = where(kept, classes, 0)
     with scope(name):
-        loss, weights = call("nll", log_p, safe, axis=axis), kept.astype(log_p.dtype)
+        loss, weights = call("nll", log_p, safe, axis=axis), kept.to(log_p.dtype)
     if weight is not None:
         weights = where(kept, take(class_weights(name, weight, log_p, axis), safe, axis=0), 0.0)
         loss = loss * weights

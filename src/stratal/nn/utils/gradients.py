@@ -39,12 +39,12 @@ class Gradients(NamedTuple):
             return total
         if norm_type == float("inf"):
             return self.over_ranks(total, "max")
-        powers = self.over_ranks(total.astype("float64") ** norm_type, "sum")
-        return (powers ** (1.0 / norm_type)).astype(total.dtype)
+        powers = self.over_ranks(total.to("float64") ** norm_type, "sum")
+        return (powers ** (1.0 / norm_type)).to(total.dtype)
 
     def all_hold(self, x: Tensor) -> Tensor:
         """Return whether a truth value of what this rank has is true on every rank."""
-        return x if self.over_ranks is None else self.over_ranks(x.astype("float32"), "min") > 0
+        return x if self.over_ranks is None else self.over_ranks(x.to("float32"), "min") > 0
 
 
 class SharedStep(Protocol):
@@ -99,7 +99,7 @@ def _joint_norm(tensors: list[Tensor], norm_type: float) -> Tensor:
 @cached_call
 def _scaled(tensors: list[Tensor], max_norm: float, total_norm: Tensor) -> list[Tensor]:
     factor = minimum(max_norm / (total_norm + 1e-6), 1.0)
-    return [t * factor.astype(t.dtype) for t in tensors]
+    return [t * factor.to(t.dtype) for t in tensors]
 
 
 def get_total_norm(

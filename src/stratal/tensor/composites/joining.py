@@ -342,7 +342,7 @@ def _with_statistic(
 ) -> Tensor:
     value = statistic(t, axis=axis, keepdims=True)
     if value.dtype is not t.dtype:
-        value = value.round().astype(t.dtype)
+        value = value.round().to(t.dtype)
 
     def repeated(count: int) -> Tensor:
         return broadcast_to(value, [count if k == axis else n for k, n in enumerate(t.shape)])

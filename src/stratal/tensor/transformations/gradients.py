@@ -67,7 +67,7 @@ def _seed(output: Tensor, gradient: Any, where: tuple[SourceLine, ...]) -> Node:
         raise ShapeError(
             "backward: the gradient must have the shape of the output", got=f"{given.type} for {output.type}"
         )
-    return node_of(given if given.dtype is output.dtype else given.astype(output.dtype))
+    return node_of(given if given.dtype is output.dtype else given.to(output.dtype))
 
 
 def _check_tracked(output: Tensor) -> None:
