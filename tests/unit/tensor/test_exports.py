@@ -407,3 +407,13 @@ def test_a_write_by_numpy_shows_in_all_aliases_of_a_view(taken, origin_lives):
     assert np.array_equal(part.tolist(), want[0])
     if x is not None:
         assert np.array_equal(taken(x).tolist(), want)
+
+
+@pytest.mark.parametrize("taken", [lambda x: x.conj(), lambda x: x.T.conj(), lambda x: x.conj().diagonal()])
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_numpy_sees_the_values_of_views_that_compute(taken, dtype):
+    whole = (np.arange(9.0) + 2j).reshape(3, 3).astype(dtype)
+    x = st.tensor(whole)
+    seen = taken(x).numpy()
+    assert np.array_equal(seen, taken(whole))
+    assert np.array_equal(x.numpy(), whole)

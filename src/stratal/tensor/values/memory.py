@@ -16,6 +16,7 @@ import numpy as np
 from stratal.base.dims import Dim, known_equal
 from stratal.base.types import TensorType
 from stratal.graph.op import Op
+from stratal.ops.families import Movement
 from stratal.runtime.storage import Array, Export, Storage
 from stratal.tensor.values.view_ops import RETYPING, Layout, layout_through, row_major
 
@@ -56,6 +57,8 @@ def _strided(whole: Array, view: View) -> Array | None:
     """Return what a view shows of a row-major array, by its strides; None where they are unknown."""
     layout = view.known_layout
     if layout is None or whole.dtype != view.type.dtype.np or not whole.flags.c_contiguous or not whole.size:
+        return None
+    if any(not isinstance(op, Movement) for op in view.ops):  # a conjugate lies where its operand does
         return None
     strides = [n * whole.itemsize for n in layout.strides]
     return np.lib.stride_tricks.as_strided(whole.reshape(-1)[layout.offset :], view.type.ints, strides)
