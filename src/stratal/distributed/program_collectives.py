@@ -8,6 +8,7 @@ Memory that is fresh costs a page fault per 4 KB, more than messages between ran
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
@@ -22,43 +23,42 @@ from stratal.distributed.world import World
 from stratal.engine import Operation
 
 
-class Spares:
-    """Memory of results, taken again once no array shows it any more."""
+class _Owner:
+    """Memory as NumPy takes it: the arrays that show it, and nothing else, hold its owner."""
 
-    def __init__(self) -> None:
-        self._free: dict[int, list[Array]] = {}  # by bytes
-        self._lent = 0  # how many are in use
+    __slots__ = ("__weakref__", "_memory")
 
-    def take(self, count: int, dtype: np.dtype[Any]) -> Array:
-        """Return an array of undefined elements."""
-        nbytes = count * dtype.itemsize
-        found = self._free.get(nbytes)
-        if not found:
-            if not self._lent:  # another program begins: what the one before it needed is given up
-                self._free.clear()
-            found = [np.empty(nbytes, np.uint8)]
-        self._lent += 1
-        return np.asarray(_Lent(self, found.pop())).view(dtype)
-
-    def give_back(self, memory: Array) -> None:
-        self._lent -= 1
-        self._free.setdefault(memory.nbytes, []).append(memory)
-
-
-class _Lent:
-    """Memory that goes back where it came from when the last array that shows it is gone."""
-
-    __slots__ = ("_memory", "_spares")
-
-    def __init__(self, spares: Spares, memory: Array) -> None:
-        self._spares, self._memory = spares, memory
+    def __init__(self, memory: Array) -> None:
+        self._memory = memory
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
         return self._memory.__array_interface__
 
-    def __del__(self) -> None:
-        self._spares.give_back(self._memory)
+
+class Spares:
+    """Memory of results, taken again once no array shows it any more."""
+
+    def __init__(self) -> None:
+        self._taken: dict[int, list[tuple[Array, weakref.ref[_Owner]]]] = {}  # by bytes
+
+    def take(self, count: int, dtype: np.dtype[Any]) -> Array:
+        """Return an array of undefined elements."""
+        nbytes = count * dtype.itemsize
+        entries = self._taken.setdefault(nbytes, [])
+        free = next((i for i, (_, owner) in enumerate(entries) if owner() is None), None)
+        if free is None:
+            if not self._any_in_use():  # another program begins: what the one before it needed is given up
+                self._taken = {nbytes: (entries := [])}
+            memory = np.empty(nbytes, np.uint8)
+        else:
+            memory, _ = entries.pop(free)
+        owner = _Owner(memory)
+        entries.append((memory, weakref.ref(owner)))
+        return np.asarray(owner).view(dtype)
+
+    def _any_in_use(self) -> bool:
+        return any(owner() is not None for entries in self._taken.values() for _, owner in entries)
 
 
 class Begun(NamedTuple):
