@@ -14,6 +14,7 @@ from stratal.base.artifact import (
     Copy,
     Executable,
     KernelObject,
+    Launch,
     Loop,
     Once,
     Value,
@@ -333,7 +334,8 @@ def share_memory(draft: Draft) -> None:
     """
     live = analyse(draft.commands, rows(draft.values))
     check_written(live, draft.values)
-    candidates = {leaf[0]: draft.in_place.get(id(leaf[1]), []) for leaf in live.leaves if leaf is not None}
+    leaves = [leaf for leaf in live.leaves if leaf is not None]
+    candidates = {path: c.in_place_values for path, c in leaves if isinstance(c, Launch)}
     states = [draft.inputs[k] for k in draft.states]
     choose_aliases(draft.values, draft.commands, candidates, states=states, outputs=draft.outputs)
     draft.commands = without_empty_copies(draft.commands, draft.values)

@@ -117,7 +117,7 @@ def reduction_plan(program: Program) -> dict[Node, tuple[str, ...]]:
     """Return, for each node that runs in a kernel with a reduction, what the schedule says of its order."""
     plan = {}
     for command in flat(program.draft.commands):
-        group = program.draft.groups.get(id(command))
+        group = program.draft.group_of(command)
         if isinstance(command, Launch) and group is not None:
             found = tuple(filter(None, map(_order, program.draft.kernels[command.kernel].steps)))
             plan.update(dict.fromkeys(group.members, found))

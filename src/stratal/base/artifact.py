@@ -70,7 +70,11 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Run a kernel over its chunks. `buffers` are value ids in Frame order: reads first, then writes."""
+    """Run a kernel over its chunks. Buffers are value ids in Frame order: reads first, then writes.
+
+    `group` numbers the fused group of the draft that it computes. `in_place` are pairs of positions, among
+    the reads and among the writes, of buffers that may share memory.
+    """
 
     kernel: str  # symbol
     reads: tuple[int, ...]
@@ -82,6 +86,13 @@ class Launch:
     label: str = ""
     where: tuple[SourceLine, ...] = ()
     may_fail: str = ""  # message of the index check this kernel makes, if any
+    group: int = -1
+    in_place: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def in_place_values(self) -> list[tuple[int, int]]:
+        """The pairs of values, read and written, that may share memory."""
+        return [(self.reads[r], self.writes[w]) for r, w in self.in_place]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +116,7 @@ class Copy:
 class Host:
     """Call `Executable.calls[call]` on the calling thread with read-only NumPy views.
 
-    Its results are copied to `writes`.
+    Its results are copied to `writes`. `group` numbers the group of the draft that it computes.
     """
 
     call: int
@@ -113,6 +124,7 @@ class Host:
     writes: tuple[int, ...]
     label: str = ""
     where: tuple[SourceLine, ...] = ()
+    group: int = -1
 
 
 @dataclass(frozen=True, slots=True)

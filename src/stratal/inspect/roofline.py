@@ -100,7 +100,7 @@ def command_work(
         )
         last.update((owner[v], clock - total) for v, _, _ in rows)
         tactic = draft.kernels[command.kernel].tactic if isinstance(command, Launch) else ""
-        members = tuple(anchored(draft.groups.get(id(command)), tactic))
+        members = tuple(anchored(draft.group_of(command), tactic))
         found[id(command)] = CommandWork(members, tactic, _operations(members), accesses)
     return found
 

@@ -135,7 +135,7 @@ class _Commands:
     def _kernel(self, launch: Launch, times: int) -> JSON:
         self.number += 1
         scheduled = self.draft.kernels[launch.kernel]
-        members = anchored(self.draft.groups.get(id(launch)), scheduled.tactic)
+        members = anchored(self.draft.group_of(launch), scheduled.tactic)
         row = {
             "do": "kernel",
             "number": self.number,
@@ -151,7 +151,7 @@ class _Commands:
         return row | _from(launch.where) | self._cost(launch, times)
 
     def _name(self, launch: Launch) -> str:
-        group = self.draft.groups.get(id(launch))
+        group = self.draft.group_of(launch)
         members = group.members if group is not None else ()
         if self.draft.kernels[launch.kernel].tactic == "pack":
             return f"pack for {kernel_name('', members, ())}"
@@ -168,7 +168,7 @@ class _Commands:
         return id_
 
     def _host(self, host: Host, times: int) -> JSON:
-        group = self.draft.groups.get(id(host))
+        group = self.draft.group_of(host)
         row: JSON = {"do": "host", "op": host.label, "reads": list(host.reads), "writes": list(host.writes)}
         if group is None:
             row["why"] = "what compiles it failed"

@@ -77,9 +77,9 @@ def _note(label: str, where: Sequence[SourceLine]) -> str:
 
 
 def relaunch(
-    commands: Sequence[Command], changed: Mapping[str, tuple[str, int, int]], made: dict[int, Launch]
+    commands: Sequence[Command], changed: Mapping[str, tuple[str, int, int]]
 ) -> tuple[Command, ...]:
-    """Return commands with launches of some kernels replaced; `made` is filled with id(old) -> new launch.
+    """Return commands with launches of some kernels replaced, which share no memory in place.
 
     `changed` gives the new symbol, number of chunks and scratch bytes by old symbol.
     """
@@ -87,10 +87,8 @@ def relaunch(
     for c in commands:
         if isinstance(c, Launch) and c.kernel in changed:
             symbol, chunks, scratch = changed[c.kernel]
-            new = dataclasses.replace(c, kernel=symbol, chunks=chunks, scratch_bytes=scratch)
-            made[id(c)] = new
-            c = new
+            c = dataclasses.replace(c, kernel=symbol, chunks=chunks, scratch_bytes=scratch, in_place=())
         elif held := bodies(c):
-            c = dataclasses.replace(c, **{n: relaunch(body, changed, made) for n, body in held.items()})  # type: ignore[arg-type]
+            c = dataclasses.replace(c, **{n: relaunch(body, changed) for n, body in held.items()})  # type: ignore[arg-type]
         kept.append(c)
     return tuple(kept)

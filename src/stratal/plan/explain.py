@@ -162,7 +162,7 @@ def launches(program: Explained) -> list[Launch]:
 
 def _kernel_lines(program: Explained, row: JSON, launch: Launch) -> Iterator[str]:
     scheduled = program.draft.kernels[launch.kernel]
-    group = program.draft.groups.get(id(launch))
+    group = program.draft.group_of(launch)
     yield f"  {row['number']:>3}  {row['name']}{_from(row)}"
     if row["ops"]:
         counts = Counter[str](row["ops"]).items()
@@ -194,7 +194,7 @@ def explain_kernel(program: Explained, number: int, *, llvm: bool = False, assem
         )
     launch, row = found[number - 1], program.plan.kernels[number - 1]
     scheduled = program.draft.kernels[launch.kernel]
-    group = program.draft.groups.get(id(launch))
+    group = program.draft.group_of(launch)
     parts = ["\n".join(_kernel_lines(program, row, launch))]
     if group is not None and row["ops"]:
         parts.append("expression\n" + "\n".join(_expression(group.members)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from stratal.base.artifact import Launch, flat
 from stratal.base.errors import FormatError, StratalError
 from stratal.graph.graph import Graph, graph_to_text
 from stratal.graph.text import parse_graph
@@ -71,15 +70,7 @@ def edited_kernels(draft: Draft, folder: Path) -> list[str]:
         steps = (f"edited by hand, was {symbol}",)
         draft.kernels[kernel.name] = scheduled._replace(kernel=kernel, steps=steps, in_place=())
         changed[symbol] = (kernel.name, kernel.num_chunks, kernel.scratch_bytes)
-    launches = [c for c in flat(draft.commands) if isinstance(c, Launch)]  # kept, so that no id is used again
-    made: dict[int, Launch] = {}
-    draft.commands = relaunch(draft.commands, changed, made)
-    for old in launches:
-        new = made.get(id(old))
-        if new is not None:
-            draft.in_place.pop(id(old), None)
-            if id(old) in draft.groups:
-                draft.groups[id(new)] = draft.groups.pop(id(old))
+    draft.commands = relaunch(draft.commands, changed)
     return [new for new, _, _ in changed.values()]
 
 

@@ -32,7 +32,7 @@ class Work:
         if isinstance(command, (Copy, Host)):
             read = sum(self.values[v].nbytes for v in dict.fromkeys(command.reads))
             written = sum(self.values[v].nbytes for v in command.writes)
-            group = self.draft.groups.get(id(command))
+            group = self.draft.group_of(command)
             return Cost(sum(map(flops, group.members)) if group else 0.0, float(read), float(written))
         return Cost()
 
@@ -45,7 +45,7 @@ class Work:
             for sizes in self._touched[launch.kernel]
         )
         return Cost(
-            sum(map(flops, anchored(self.draft.groups.get(id(launch)), scheduled.tactic))), read, written
+            sum(map(flops, anchored(self.draft.group_of(launch), scheduled.tactic))), read, written
         )
 
 

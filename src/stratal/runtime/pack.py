@@ -34,7 +34,7 @@ from stratal.base.errors import FormatError
 from stratal.base.source import SourceLine
 from stratal.base.types import TensorType
 
-MAGIC: Final = b"stratal-program4"
+MAGIC: Final = b"stratal-program5"
 _LENGTH: Final = struct.Struct("<Q")
 Json = Any
 Numbers = dict[SourceLine, int]  # where each line stands in the list of lines
@@ -153,6 +153,8 @@ def _to_field(name: str, value: Json, lines: Lines) -> Any:
         return tuple([float.fromhex(text) for text in value])
     if name == "where":
         return tuple([lines[k] for k in value])
+    if name == "in_place":
+        return tuple([(read, write) for read, write in value])
     if name == "type":
         dtype, shape = value
         return TensorType(as_dtype(dtype), shape)

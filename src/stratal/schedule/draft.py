@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
-from stratal.base.artifact import Command, Launch, Value, flat
+from stratal.base.artifact import Command, Host, Launch, Value, flat
 from stratal.base.errors import VerifyError
 from stratal.base.types import TensorType
 from stratal.graph.node import Node
@@ -28,8 +28,7 @@ class Draft:
     constants: list[bytes] = field(default_factory=list)
     calls: list[object] = field(default_factory=list)
     made_for: dict[str, set[Node]] = field(default_factory=dict)  # by kernel: the nodes that need it
-    in_place: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # id(Launch) -> read, write
-    groups: dict[int, Group] = field(default_factory=dict)  # id(command) -> group, for explanations
+    groups: list[Group] = field(default_factory=list)  # by the number that a command has
 
     def value(self, type_: TensorType, strides: tuple[int, ...] | None = None, **rest: Any) -> int:
         """Add a value and return its id."""
@@ -38,13 +37,20 @@ class Draft:
 
     def of_commands(self, commands: tuple[Command, ...]) -> Draft:
         """Return this draft for commands that do the same. Raises: VerifyError where they do not."""
-        pairs = list(zip_longest(flat(self.commands), flat(commands)))
+        pairs = zip_longest(flat(self.commands), flat(commands))
         if any(_done(mine) != _done(theirs) for mine, theirs in pairs):
             raise VerifyError("program: planned again, it came out otherwise")
-        moved = {id(mine): id(theirs) for mine, theirs in pairs}
-        groups = {moved[k]: group for k, group in self.groups.items() if k in moved}
-        in_place = {moved[k]: found for k, found in self.in_place.items() if k in moved}
-        return replace(self, commands=commands, groups=groups, in_place=in_place)
+        return replace(self, commands=commands)
+
+    def number(self, group: Group) -> int:
+        """Add a group and return its number."""
+        self.groups.append(group)
+        return len(self.groups) - 1
+
+    def group_of(self, command: Command) -> Group | None:
+        """Return the group that a command computes; None where it only moves what others make."""
+        number = command.group if isinstance(command, (Launch, Host)) else -1
+        return self.groups[number] if number >= 0 else None
 
 
 def _done(command: Command | None) -> object:

@@ -260,14 +260,13 @@ class GraphLowering:
             return [Copy(self.at(moved), self.at(node), "result")]
         scheduled = self.owner.kernel_of(self._problem(group))
         workspaces: dict[Buffer, int] = {}
+        number = self.owner.draft.number(group)
         launches = []
         for part in scheduled.before:
-            launch = self._launch(part, group, workspaces)
+            launch = self._launch(part, number, workspaces)
             if not self._known_pack(launch, workspaces):
                 launches.append(launch)
-        launches.append(self._launch(scheduled, group, workspaces))
-        in_place = [(self.at(r), self.at(w)) for r, w in scheduled.in_place]
-        self.owner.draft.in_place[id(launches[-1])] = in_place
+        launches.append(self._launch(scheduled, number, workspaces))
         return list(launches)
 
     def _problem(self, group: Group) -> Problem:
@@ -284,7 +283,9 @@ class GraphLowering:
         workspaces.update({buffer: known for buffer, id_ in workspaces.items() if id_ == made})
         return known != made
 
-    def _launch(self, scheduled: Scheduled, group: Group, workspaces: dict[Buffer, int]) -> Launch:
+    def _launch(self, scheduled: Scheduled, number: int, workspaces: dict[Buffer, int]) -> Launch:
+        group = self.owner.draft.groups[number]
+
         def value(operand: Operand) -> int:
             if isinstance(operand, Node):
                 return self.at(operand)
@@ -296,7 +297,8 @@ class GraphLowering:
 
         kernel = self.owner.kernel(scheduled, group.members)
         names = "+".join(m.op.name for m in group.members[:6])
-        launch = Launch(
+        pairs = [(scheduled.reads.index(r), scheduled.writes.index(w)) for r, w in scheduled.in_place]
+        return Launch(
             kernel.name,
             tuple(map(value, scheduled.reads)),
             tuple(map(value, scheduled.writes)),
@@ -304,9 +306,9 @@ class GraphLowering:
             scratch_bytes=kernel.scratch_bytes,
             label=f"{PACK_FOR}{names}" if scheduled.tactic == "pack" else names,
             where=tuple(dict.fromkeys(line for m in group.members for line in m.where))[:8],
+            group=number,
+            in_place=tuple(pairs),
         )
-        self.owner.draft.groups[id(launch)] = group
-        return launch
 
     def _retyped(self, node: Node) -> list[Command]:
         """Give a node the value of its operand, whose bytes are its own."""
@@ -322,9 +324,7 @@ class GraphLowering:
         given = tuple(draft.values[self.at(i)].type for i in node.inputs)
         draft.calls.append(partial(apply, node.op) if types == given else partial(_apply_as, node.op, types))
         reads, writes = (tuple(map(self.at, nodes)) for nodes in (node.inputs, items(node)))
-        made = Host(len(draft.calls) - 1, reads, writes, node.op.name, node.where)
-        draft.groups[id(made)] = group
-        return made
+        return Host(len(draft.calls) - 1, reads, writes, node.op.name, node.where, draft.number(group))
 
 
 def _apply_as(op: Op, types: Sequence[TensorType], *arrays: Array) -> HostResult:
