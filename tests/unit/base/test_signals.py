@@ -159,7 +159,9 @@ class Trial:
         self.name, self.folder = name, folder
         self.work = WORKS[name](folder)
         self.known = undisturbed(name, folder)
-        DOUBLED(st.ones(2))  # what a handler calls is captured here: a tracing function would refuse it
+        for mode in (st.enable_grad(), st.no_grad()):  # a tracing function would refuse to capture it
+            with mode:
+                DOUBLED(st.ones(2))
         self.done = self.fired = 0
         self.raised: list[BaseException] = []
         self.wrong: list[str] = []
