@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, TypeVar, final
 
+from stratal.base.byte_sizes import bytes_in
 from stratal.base.errors import SettingError
 from stratal.base.interrupts import block
 
@@ -150,19 +150,6 @@ def _records(text: str) -> str:
     return text if text in ("auto", "off") else str(Path(text).expanduser().absolute())
 
 
-_UNITS: Final = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-_BINARY: Final = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-
-
-def parse_bytes(text: str) -> int:
-    """Return the number of bytes in a size such as `512 MiB`, `2GB` or `4096`. Raises: ValueError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
-    unit = None if match is None else (_UNITS | _BINARY).get(match[2])
-    if match is None or unit is None:
-        raise ValueError(text)
-    return int(float(match[1]) * unit)
-
-
 def _cores() -> int:
     """Return how many cores this process may run on."""
     if hasattr(os, "sched_getaffinity"):
@@ -187,7 +174,7 @@ target = Setting("target", lambda: "host", _one_of(TARGET_NAMES), "one of " + ",
 cache_dir: Setting[Path | None] = Setting(
     "cache_dir", _user_cache, _path, _PATH, "where compiled kernels and programs are kept between runs"
 )
-cache_limit = Setting("cache_limit", lambda: 1 << 30, parse_bytes, "a size such as 512MB or 1GiB",
+cache_limit = Setting("cache_limit", lambda: 1 << 30, bytes_in, "a size such as 512MB or 1GiB",
                       "bytes the cache may hold before the entries unused longest go")  # fmt: skip
 compile_workers = Setting("compile_workers", _cores, _count(0), f"a whole number from 0 to {MOST_COUNT}",
                           "processes that compile kernels; 0 compiles in the calling one")  # fmt: skip

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from stratal.base import settings
+from stratal.base.byte_sizes import bytes_in
 from stratal.base.errors import SettingError
 from stratal.base.target import TARGETS, Target, class_of, host_arch
 from stratal.codegen.assemble import Machine, host_machine, llvm_version
@@ -128,7 +129,7 @@ def _cache_sizes(folder: Path) -> dict[int, int]:
         try:
             level = int((index / "level").read_text())
             kind = (index / "type").read_text().strip()
-            size = settings.parse_bytes((index / "size").read_text().strip() + "iB")
+            size = bytes_in((index / "size").read_text().strip() + "iB")
         except (OSError, ValueError):
             continue
         if kind != "Instruction" and size:
