@@ -5,17 +5,22 @@ Draws come from the default random key on the host: a new model starts without c
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec
 
 import numpy as np
 
 from stratal.base.dtypes import as_element
 from stratal.base.errors import AttributeValueError, ShapeError
+from stratal.nn.parameter import Parameter
+from stratal.nn.unallocated import region_in_force
 from stratal.tensor.functions import random
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.values.state import no_grad
 
+P = ParamSpec("P")
 Source = random.Generator | None  # None for the default generator
 
 
@@ -63,6 +68,19 @@ def fans(tensor: Tensor) -> tuple[int, int]:
     return shape[1] * field, shape[0] * field
 
 
+def _filling(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """Let a function that fills a tensor leave one that has no memory of its own as it is."""
+
+    @functools.wraps(function)
+    def filled(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        given: Any = args[0] if args else kwargs.get("tensor")
+        if region_in_force() is not None and isinstance(given, Parameter):
+            return given
+        return function(*args, **kwargs)
+
+    return filled
+
+
 def _fill(tensor: Tensor, values: Any) -> Tensor:
     with no_grad():
         tensor.copy_(np.broadcast_to(np.asarray(values), _shape(tensor)))
@@ -77,6 +95,7 @@ def _draw_dtype(tensor: Tensor) -> Any:
     return np.float64 if tensor.dtype.name == "float64" else np.float32
 
 
+@_filling
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Source = None) -> Tensor:
     """Fill with draws from U(a, b)."""
     dtype = _draw_dtype(tensor)
@@ -84,6 +103,7 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Source =
     return _fill(tensor, unit * dtype(b - a) + dtype(a))
 
 
+@_filling
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Source = None) -> Tensor:
     """Fill with draws from N(mean, std^2)."""
     dtype = _draw_dtype(tensor)
@@ -91,6 +111,7 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Sour
     return _fill(tensor, unit * dtype(std) + dtype(mean))
 
 
+@_filling
 def trunc_normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0,
     generator: Source = None
@@ -109,6 +130,7 @@ def trunc_normal_(
     )
 
 
+@_filling
 def constant_(tensor: Tensor, val: float) -> Tensor:
     """Fill with one value."""
     return _fill(tensor, as_element("constant_", val, tensor.dtype))
@@ -124,12 +146,14 @@ def ones_(tensor: Tensor) -> Tensor:
     return constant_(tensor, 1.0)
 
 
+@_filling
 def eye_(tensor: Tensor) -> Tensor:
     """Fill a matrix with ones on the diagonal, zeros elsewhere."""
     rows, columns = _matrix("eye_", tensor)
     return _fill(tensor, np.eye(rows, columns))
 
 
+@_filling
 def zero_row_(tensor: Tensor, row: int) -> Tensor:
     """Set one row of a table to zero."""
     values = np.array(tensor.detach())
@@ -179,6 +203,7 @@ def kaiming_normal_(
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity), generator)
 
 
+@_filling
 def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Source = None) -> Tensor:
     """Fill a weight, seen as a matrix [out, rest], with orthonormal rows or columns.
 
@@ -194,6 +219,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Source = None) -> 
     return _fill(tensor, gain * (q if rows >= columns else q.T).reshape(shape).astype(_draw_dtype(tensor)))
 
 
+@_filling
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     """Fill a weight of a convolution, [out, in, ...], so that it passes on as many channels as it can."""
     shape = _shape(tensor)
@@ -209,6 +235,7 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     return _fill(tensor, values)
 
 
+@_filling
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Source = None) -> Tensor:
     """Fill a matrix with draws from N(0, std^2), and a share `sparsity` of each column with zeros.
 

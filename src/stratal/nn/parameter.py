@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from stratal.base.dtypes import as_dtype
-from stratal.tensor.tensor import Tensor
+from stratal.base.types import TensorType
+from stratal.nn.unallocated import region_in_force
+from stratal.tensor.tensor import Tensor, tensor
 
 
 class Parameter(Tensor):
@@ -19,11 +21,26 @@ class Parameter(Tensor):
     __slots__ = ("__dict__",)
 
     def __init__(self, data: Any = (), requires_grad: bool = True, *, dtype: Any = None) -> None:
+        region = region_in_force()
+        if region is not None:
+            data, dtype = region.tensor(_type_of(data, dtype)), None
         super().__init__(data.detach() if isinstance(data, Tensor) else data, dtype, requires_grad)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
         """Return a parameter with the same value, and without a gradient."""
-        return self._twin(memo)  # type: ignore[return-value]
+        region = region_in_force()
+        if region is None:
+            return self._twin(memo)  # type: ignore[return-value]
+        made = memo[id(self)] = type(self).__new__(type(self))
+        Tensor.__init__(made, region.tensor(self.type), None, self.requires_grad)
+        return made
+
+
+def _type_of(data: Any, dtype: Any) -> TensorType:
+    """Return the type of the parameter that data make."""
+    if not isinstance(data, (Tensor, np.ndarray)):
+        data = tensor(data, dtype=float)
+    return TensorType(as_dtype(data.dtype if dtype is None else dtype), data.shape)
 
 
 def empty_parameter(shape: tuple[int, ...], dtype: Any = None) -> Parameter:
