@@ -41,6 +41,7 @@ _NAMES: dict[str, str] = {
     "stratal.tensor.values.state": "enable_grad inference_mode is_grad_enabled no_grad set_grad_enabled",
     "stratal.tensor.tensor": "Tensor",
     "stratal.fft.frames": "istft stft",
+    "stratal.forecast": "estimate",
     "stratal.formats": "freeze load save",
     "stratal.linalg.as_pytorch": "chain_matmul cholesky cholesky_inverse cholesky_solve det inverse logdet "
     "matrix_exp matrix_power pinverse qr slogdet svd",

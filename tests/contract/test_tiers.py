@@ -23,7 +23,7 @@ TIERS = [
     {"data", "deferred", "fft", "formats", "linalg", "metrics", "nn", "special", "te"},
     {"distributions", "models", "optim"},
     {"train", "auto", "compress", "serve", "amp", "func", "distributed"},
-    {"inspect", "compat", "integrations"},
+    {"forecast", "inspect", "compat", "integrations"},
     {"tune"},
     {"stratal"},  # the package itself: the public names
     {"cli"},
