@@ -16,6 +16,7 @@ COMMANDS: Final = {
     "demo": "train a small network on real digits, save it, load it in a fresh process",
     "explain": "run a script and show the plan of every function it compiled",
     "profile": "run a script and say what its time goes into: the bottleneck first, then every kernel",
+    "memory": "run a script and say what memory its programs take, and whether a budget suffices",
     "tune": "run a script, search for faster schedules of its kernels, keep the verdicts as records",
     "launch": "start several ranks of a script, which train together",
     "ops": "list the primitives: where each is, differentiable or not, compiled or not",
