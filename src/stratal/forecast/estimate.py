@@ -189,7 +189,8 @@ class Estimate:
             rows = ", ".join(f"{name} {format_bytes(number)}" for name, number in self.per_rank.items())
             lines.append(f"  each of {self.ranks} ranks: {rows}")
         found = self.devices
-        lines.append(f"  fits on: {f'{found[0]} and larger' if found else f'none up to {DEVICES[-1]}'}")
+        fits = f"{found[0]} and larger" if len(found) > 1 else str(*found) or f"none up to {DEVICES[-1]}"
+        lines.append(f"  fits on: {fits}")
         if self._state.gradients:
             device, host = map(format_bytes, self.offloaded)
             lines.append(f"  or {device} there, gradients and optimizer state, {host}, on the host")

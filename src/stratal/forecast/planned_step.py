@@ -77,6 +77,8 @@ class Step:
 
     def bytes(self, batch_size: int | None = None) -> StepBytes:
         """Return what a step needs, of the batch as given or of another size."""
+        if batch_size is not None and batch_size == self.batch_size:
+            batch_size = None
         found = self._planned.get(batch_size)
         if found is None:
             types = self._types

@@ -82,7 +82,9 @@ def trained(model: Any, optimizer: Any, batch: Any, loss: Any) -> Any:
 
 
 @pytest.mark.row("E9", "E10")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n == "residual" else []) for n in CASES]
+)
 def test_an_estimate_is_the_plan_of_the_compiled_step_to_the_byte(name: str) -> None:
     make, chosen, batch, loss, precision = CASES[name]
     found = st.estimate(make, chosen, precision, batch=batch, loss=loss)
@@ -162,6 +164,7 @@ def test_devices_from_12_to_141_gb_suffice_or_do_not() -> None:
     assert st.estimate(3e9).devices == DEVICES  # 12 GB to the byte
     assert [d.name for d in st.estimate(3e9 + 1).devices][:2] == ["V100", "RTX 4090"]
     assert [d.name for d in st.estimate(7.5e9, "adam", "bfloat16-mixed").devices] == ["H200"]
+    assert "fits on: H200 (141 GB)\n" in str(st.estimate(7.5e9, "adam", "bfloat16-mixed"))
     too_large = st.estimate(175e9)
     assert too_large.devices == () and "none up to H200 (141 GB)" in str(too_large)
     assert st.estimate(3e9).fits("12 GB") and not st.estimate(3e9).fits(11_999_999_999)
@@ -252,10 +255,13 @@ def test_an_optimizer_with_a_step_of_its_own_is_asked_by_steps_on_a_small_parame
 
 
 # -- what it takes -------------------------------------------------------------------------------------------
-def test_an_estimate_draws_nothing_and_inside_of_a_compiled_function_it_is_made_outside() -> None:
+def test_an_estimate_draws_nothing_and_is_the_same_in_any_mode() -> None:
     before = np.asarray(st.get_rng_state()).copy()
     st.estimate(Recurrent, batch=st.ones((8, 5, 16)))
     assert np.array_equal(st.get_rng_state(), before)
+    with st.eager(), st.no_grad():
+        within = st.estimate(net, "adam", batch=st.ones((8, 64)))
+    assert within.total_bytes == st.estimate(net, "adam", batch=st.ones((8, 64))).total_bytes
     scaled = st.compile(lambda x: x * st.estimate(1e3).total_bytes)
     assert np.array_equal(scaled(st.ones(2)), [4000, 4000])
 
