@@ -21,13 +21,15 @@ from stratal.optim.optimizer_state import StateTable
 from stratal.tensor.capture import CompiledModule
 from stratal.tensor.functions.random import get_rng_state, set_rng_state
 from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.values.notifying import Row
 
 OPTIMIZERS: Final = {
     name.lower(): kind
     for name in optim.__all__
     if isinstance(kind := getattr(optim, name), type) and kind is not Optimizer
 }
-_PROBE: Final = (16, 16)  # the shape of a parameter that shows what state an optimizer has
+_PROBE: Final = (16, 16)  # the shape of a parameter that is stepped, to see the state it gets
+_LARGE: Final = (4096, 4096)  # of one that stands for parameters of which only the number is known
 
 
 class Precision(NamedTuple):
@@ -117,7 +119,8 @@ def _counted(number: float, optimizer: Any, precision: Precision) -> Subject:
         return Subject(name, count, "", StateBytes(count * dtype.itemsize, 0, 0))
     if isinstance(optimizer, Optimizer):
         raise _of_other_parameters()
-    probe = Parameter(tensor(0.0).expand(_PROBE), dtype=dtype)
+    with unallocated():
+        probe = Parameter(tensor(0.0).expand(_LARGE), dtype=dtype)
     chosen = _optimizer(optimizer, [probe], [], precision)
     nbytes = count * dtype.itemsize
     state = StateBytes(nbytes, nbytes, count * optimizer_bytes(chosen) // probe.numel())
@@ -182,12 +185,13 @@ def _like(given: Optimizer, twin: dict[int, Tensor]) -> Optimizer:
     made = type(given).__new__(type(given))
     made.__setstate__({k: v for k, v in given.__getstate__().items() if k not in ("param_groups", "state")})
     made.state = defaultdict(dict)
-    made.param_groups = []
+    made.param_groups = Row()
     for group in given.param_groups:
         if any(id(p) not in twin for p in group["params"]):
             raise _of_other_parameters()
-        params = [twin[id(p)] for p in group["params"] if twin[id(p)].requires_grad]
-        made.param_groups.append(ParamGroup({**group, "params": params}, made.runtime))
+        params = Row(twin[id(p)] for p in group["params"] if twin[id(p)].requires_grad)
+        rest = {name: value for name, value in group.items() if name != "param_names"}
+        made.param_groups.append(ParamGroup({**rest, "params": params}, made.runtime))
     return made
 
 

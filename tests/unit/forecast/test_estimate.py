@@ -228,6 +228,18 @@ def test_bytes_of_state_are_the_optimizers_own(name: str) -> None:
     assert found.optimizer_bytes // found.parameter_bytes == PER_PARAMETER[name]
 
 
+def test_factored_state_of_a_number_of_parameters_is_that_of_large_ones() -> None:
+    assert st.estimate(1e9, "adafactor").optimizer_bytes < 0.001 * 4e9
+
+
+def test_groups_with_names_and_frozen_parameters_are_taken() -> None:
+    model = Recurrent()
+    optimizer = optim.SGD(model.named_parameters(), lr=0.1, momentum=0.9)
+    found = st.estimate(model, optimizer)
+    frozen = sum(p.nbytes for p in model.frozen.parameters())
+    assert found.optimizer_bytes == found.gradient_bytes == found.parameter_bytes - frozen
+
+
 def test_an_optimizer_with_a_step_of_its_own_is_asked_by_steps_on_a_small_parameter() -> None:
     class Averaged(optim.Optimizer):
         def __init__(self, params: Any) -> None:
