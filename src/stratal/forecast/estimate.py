@@ -15,6 +15,7 @@ from stratal.tensor.values.state import MODE
 
 STAGES: Final = ("data", "zero 1", "zero 2", "zero 3")
 MOST_BATCH: Final = 1 << 31
+NOTHING: Final = StepBytes(0, 0, 0)
 
 
 class Device(NamedTuple):
@@ -57,7 +58,7 @@ class Estimate:
         self.ranks, self.zero = ranks, zero
         self._state = state
         self._step = step
-        self._rest = step.bytes() if step is not None else StepBytes(0, 0, 0)
+        self._rest = step.bytes() if step is not None else NOTHING
 
     # -- by purpose ------------------------------------------------------------------------------------------
     @property
@@ -149,6 +150,8 @@ class Estimate:
                 hint="st.estimate(.., batch=(x, y)) plans a step",
             )  # fmt: skip
         budget_bytes = parse_bytes(budget, "largest_batch")
+        if self._with(self._own, NOTHING) >= budget_bytes:
+            return 0  # the model's state alone is too much
         return largest(self._total_of, budget_bytes, self._step.batch_size)
 
     def _total_of(self, batch_size: int) -> int:
