@@ -21,9 +21,10 @@ _PLACES = {"cuda": "stratal.tensor.api.cuda", "random": "stratal.tensor.function
 _NAMES: dict[str, str] = {
     "stratal.base.dtypes": "bfloat16 bool_ complex128 complex64 float16 float32 float64 "
     "int16 int32 int64 int8 uint16 uint32 uint64 uint8",
-    "stratal.base.errors": "StratalError",
+    "stratal.base.errors": "DoesNotFit StratalError",
     "stratal.tensor.autocast": "autocast get_autocast_dtype is_autocast_enabled",
     "stratal.tensor.capture": "compile frozen",
+    "stratal.tensor.capture.fits": "fits",
     "stratal.tensor.device": "device",
     "stratal.tensor.transformations.control": "associative_scan cond fori_loop host_call map scan spec "
     "switch while_loop",

@@ -14,7 +14,6 @@ from stratal.base.artifact import (
     Copy,
     Executable,
     KernelObject,
-    Launch,
     Loop,
     Once,
     Value,
@@ -35,7 +34,6 @@ from stratal.graph.node import Const, Input, Item, Node
 from stratal.graph.partition import Partition
 from stratal.loops import index
 from stratal.loops.stmt import Kernel
-from stratal.memory.alias import choose_aliases
 from stratal.memory.liveness import analyse, check_written, rows
 from stratal.memory.plan import plan_arena, plan_home
 from stratal.optimize.canonical import choose_algorithms
@@ -43,12 +41,14 @@ from stratal.optimize.fuse import fuse
 from stratal.optimize.layout import choose_orders, strides
 from stratal.optimize.prologue import Hoisted, hoist
 from stratal.optimize.simplify import simplify
+from stratal.plan.budget import choose_in_place, within_budget
 from stratal.plan.build import Compilation, make_plan
 from stratal.plan.caching import CachedProgram
 from stratal.plan.explain import Text, explain
 from stratal.plan.fallback import report
 from stratal.plan.generation import Generation, blame, driver_object, drop_driver
 from stratal.plan.host import runnable_target
+from stratal.plan.memory_text import memory_text
 from stratal.plan.record import Plan
 from stratal.plan.stages import recording, stage, strict
 from stratal.runtime.prefault import ArenaPrefault
@@ -106,7 +106,8 @@ class Program:
 
     @cached_property
     def _drafted(self) -> Drafted:
-        with settings.winograd(self.made.winograd), tuning.using(self.made.records):
+        made = self.made
+        with settings.winograd(made.winograd), settings.memory(made.memory), tuning.using(made.records):
             draft, log = decided(self.graph, self.made.target, fused=self.made.fused)
         return Drafted(draft.of_commands(self.executable.commands), log)
 
@@ -130,6 +131,11 @@ class Program:
     def plan(self) -> Plan:
         """What a run does: kernels, memory and cost; made when first asked for."""
         return make_plan(self.graph, self.draft, self.executable, self.made)
+
+    @property
+    def memory(self) -> Text:
+        """Bytes by purpose, what lives at the peak, and what is computed again."""
+        return memory_text(self)
 
     def explain(self, about: str | int = "", **options: Any) -> Text:
         """Say why it is what it is: see `plan.explain` for topics and options."""
@@ -168,7 +174,7 @@ def compile_graph(graph: Graph, *, fused: bool = True, workspace: Workspace | No
     seconds = time.perf_counter() - started
     made = Compilation(
         target, seconds, built.num_cached, tuple(record.overrides), fused, settings.winograd.value, records,
-        report(graph, fallbacks),
+        report(graph, fallbacks), settings.memory.value,
     )  # fmt: skip
     return record.finished(Program(graph, built.loaded, made, built.drafted))
 
@@ -224,6 +230,20 @@ def decided(
     return decide(rewritten(graph, target), target, fused, foreseen=foreseen)
 
 
+def planned(graph: Graph) -> tuple[Executable, Plan]:
+    """Return the program of a graph with all its decisions and offsets and without code, and its plan."""
+    target = runnable_target()
+    records = tuning.records_for(target.digest, lambda: toolchain_digest("schedule"))
+    fallbacks = Fallbacks(allowed=not strict())
+    with DEFERRED, interruptible(), collector_paused(), tuning.using(records), fallbacks.active():
+        parts = rewritten(graph, target)
+        drafted = fallbacks.attempts(partial(decide, parts, target))
+        executable = link(graph, drafted.draft, {})
+    index.forget()
+    made = Compilation(target, 0.0, records=records, memory=settings.memory.value)
+    return executable, make_plan(graph, drafted.draft, executable, made)
+
+
 def rewritten(graph: Graph, target: Target) -> Rewritten:
     """Return a graph after all passes that rewrite it, and apart what is computed once for many runs."""
     with collect() as log:
@@ -256,6 +276,8 @@ def decide(
             return Drafted(on_host(graph.captured), log)
         draft = stage("commands", lower(graph.parts, target, fused, scheduled, foreseen))
         fallback.settle()
+        if settings.memory.value is not None:
+            draft = within_budget(draft, settings.memory.value, target)
         share_memory(draft)
     return Drafted(draft, log)
 
@@ -332,12 +354,8 @@ def share_memory(draft: Draft) -> None:
 
     Raises: VerifyError where the order of commands is wrong.
     """
-    live = analyse(draft.commands, rows(draft.values))
-    check_written(live, draft.values)
-    leaves = [leaf for leaf in live.leaves if leaf is not None]
-    candidates = {path: c.in_place_values for path, c in leaves if isinstance(c, Launch)}
-    states = [draft.inputs[k] for k in draft.states]
-    choose_aliases(draft.values, draft.commands, candidates, states=states, outputs=draft.outputs)
+    check_written(analyse(draft.commands, rows(draft.values)), draft.values)
+    choose_in_place(draft, draft.values)
     draft.commands = without_empty_copies(draft.commands, draft.values)
 
 

@@ -158,6 +158,17 @@ class SettingError(StratalError, ValueError):
     advice = "`stratal doctor` lists every setting, what it takes and where its value came from"
 
 
+class DoesNotFit(StratalError, MemoryError):
+    """No plan of a program keeps a memory budget; `least_bytes` is the least budget that is known to work."""
+
+    def __init__(
+        self, rule: str, *, got: str = "", where: Iterable[SourceLine] = (), hint: str = "",
+        least_bytes: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(rule, got=got, where=where, hint=hint)
+        self.least_bytes = least_bytes
+
+
 class CacheError(StratalError, OSError):
     """A cache directory that cannot be trusted or used."""
 

@@ -165,6 +165,15 @@ def _user_cache() -> Path | None:
         return None
 
 
+def _budget(text: str) -> int | None:
+    if text.lower() == "off":
+        return None
+    nbytes = bytes_in(text)
+    if not nbytes:
+        raise ValueError
+    return nbytes
+
+
 _FLAG = "1 or 0"
 _PATH = "a directory, or off"
 threads = Setting("threads", _cores, _count(1), f"a whole number from 1 to {MOST_COUNT}",
@@ -187,6 +196,8 @@ tuning = Setting("tuning", lambda: "auto", _records, "auto, off or a file", "tun
                  "schedules; auto: tuning.json in the cache directory")  # fmt: skip
 objective = Setting("objective", lambda: "time", _one_of(OBJECTIVES), "one of " + ", ".join(OBJECTIVES),
                     "what tuning optimises, and whose records decide")  # fmt: skip
+memory: Setting[int | None] = Setting("memory", lambda: None, _budget, "a size such as 512MB or 8GiB, or off",
+                                      "bytes that the plan of a program may need, in all")  # fmt: skip
 seed = Setting(
     "seed", lambda: 0, _seed, "a whole number from 0, below 2**64", "seed of the default random key"
 )

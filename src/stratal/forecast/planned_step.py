@@ -6,25 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
-from stratal.base import tuning
-from stratal.base.artifact import Executable
-from stratal.base.collector import collector_paused
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
-from stratal.base.fallback import Fallbacks
-from stratal.base.interrupts import DEFERRED, interruptible
 from stratal.base.tree import leaves as leaves_of
 from stratal.base.types import TensorType
-from stratal.codegen.assemble import toolchain_digest
-from stratal.compiler import decide, link, rewritten
+from stratal.compiler import planned
 from stratal.forecast.subject import Subject, give_state
-from stratal.graph.graph import Graph
-from stratal.loops import index
 from stratal.plan.build import memory_of
-from stratal.plan.host import runnable_target
-from stratal.plan.stages import strict
 from stratal.tensor.capture import Compiled
 from stratal.tensor.capture.ahead import captured_ahead
 from stratal.tensor.capture.replay import Entry, FromHandle
@@ -94,7 +83,8 @@ class Step:
             give_state(subject.optimizer, subject.region)
         made = [subject.region.tensor(t) for t in types]
         entry = self._captured([made[k] for k in self._same])
-        memory = memory_of(planned(entry.graph))
+        executable, _ = planned(entry.graph)
+        memory = memory_of(executable)
         given = [v.aval.nbytes for v in entry.graph.inputs]
         state = sum(given[k] for k in self._positions_of_state(entry))
         return StepBytes(
@@ -167,16 +157,3 @@ def scalar_of(result: Any) -> Tensor:
                          got=type(result).__name__)  # fmt: skip
     first = floats[0]
     return first if first.ndim == 0 else first.float().mean()
-
-
-def planned(graph: Graph) -> Executable:
-    """Return a program with all its decisions and offsets, and without code."""
-    target = runnable_target()
-    records = tuning.records_for(target.digest, lambda: toolchain_digest("schedule"))
-    fallbacks = Fallbacks(allowed=not strict())
-    with DEFERRED, interruptible(), collector_paused(), tuning.using(records), fallbacks.active():
-        parts = rewritten(graph, target)
-        drafted = fallbacks.attempts(partial(decide, parts, target))
-        made = link(graph, drafted.draft, {})
-    index.forget()
-    return made

@@ -34,6 +34,7 @@ class Compilation(NamedTuple):
     winograd: bool = True  # whether convolutions could use that algorithm
     records: Records = UNTUNED  # measurements that decided
     fallbacks: tuple[Fallback, ...] = ()  # what failed and was compiled with less ambition
+    memory: int | None = None  # the budget in bytes
 
 
 def make_plan(graph: Graph, draft: Draft, executable: Executable, made: Compilation) -> Plan:

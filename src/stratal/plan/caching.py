@@ -2,7 +2,8 @@
 
     kernel   its loops (by the digest in its name), the target and its function attributes, the code generator
     program  the graph, labels of its inputs, which of its nodes share source lines, the target, the threads,
-             fused or not, Winograd's algorithm allowed or not, tuning records, the compiler
+             fused or not, Winograd's algorithm allowed or not, the memory budget, tuning records, the
+             compiler
 
 A program names its source lines by number in the order the graph meets them: moved within a file, or computed
 in another one, the same graph finds the same program, and errors name the lines of whoever runs it.
@@ -77,6 +78,7 @@ class CachedProgram:
             labels = hashlib.sha256(repr([str(getattr(i.op, "label", "")) for i in graph.inputs]).encode())
             threads, way = str(settings.threads.value), "fused" if fused else "unfused"
             way += " winograd" if settings.winograd.value else ""
+            way += f" within {settings.memory.value}" if settings.memory.value is not None else ""
             way += f" tuned {tuning.in_force().digest}" if len(tuning.in_force()) else ""
             self._key = " ".join((
                 "program", graph.digest, shared, labels.hexdigest()[:32], target.digest, threads, way,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stratal.base import settings
+from stratal.base.byte_sizes import parse_bytes
 from stratal.base.collector import collector_paused
 from stratal.base.errors import AttributeValueError, UndecidedError
 from stratal.base.interrupts import PATIENCE_S, SIGNALS, GivenWay, interruptible, users_code
@@ -58,11 +59,12 @@ class Compiled:
 
     def __init__(
         self, function: Callable[..., Any], name: str | None = None, dynamic: bool | None = None,
-        audit: bool = True,
+        audit: bool = True, memory: int | None = None,
     ) -> None:  # fmt: skip
         check_function("compile", function)
         functools.update_wrapper(self, function, updated=())
         self._audit = audit
+        self._memory = memory  # the budget of each program, in bytes
         self._schedule = audit_.Schedule()
         self._dynamic = dynamic
         self._sizes: dict[Any, Sizes] = {}  # by all of a signature but sizes
@@ -88,7 +90,7 @@ class Compiled:
 
     def __getstate__(self) -> tuple[Any, ...]:
         """Return what makes one like it, without captures: of a method, that of the copied object."""
-        return self._function, self._name, self._dynamic, self._audit
+        return self._function, self._name, self._dynamic, self._audit, self._memory
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         function, *rest = state
@@ -140,6 +142,11 @@ class Compiled:
         """The plan of the program used last: kernels, memory and cost."""
         return self.program.plan
 
+    @property
+    def memory(self) -> Any:
+        """The memory of the program used last: bytes by purpose, the peak, what is computed again."""
+        return self.program.memory
+
     def explain(self, *args: Any, **kwargs: Any) -> Any:
         """Return the decisions behind the program used last."""
         return self.program.explain(*args, **kwargs)
@@ -152,7 +159,8 @@ class Compiled:
             return self
         known = self._bound.get(id(instance))
         if known is None or known[0]() is not instance:
-            made = Compiled(self._function.__get__(instance, owner), self._name, self._dynamic, self._audit)
+            bound = self._function.__get__(instance, owner)
+            made = Compiled(bound, self._name, self._dynamic, self._audit, self._memory)
             known = self._bound[id(instance)] = (_reference(instance, self._bound), made)
         return known[1]
 
@@ -414,7 +422,9 @@ class Compiled:
         """
         capture = Recording(self._function, self._name, given, key, symbolic, frozen)
         try:
-            return key, capture.run(self._varying)
+            entry = capture.run(self._varying)
+            entry.memory = self._memory
+            return key, entry
         except VaryingError as error:
             known = {name for name, location in self._varying.items() if location is None}
             if not known.isdisjoint(error.locations):
@@ -447,8 +457,8 @@ class Compiled:
 
 _OWN = frozenset({
     *functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "__class__", "__dict__", "__copy__", "__deepcopy__",
-    "_audit", "_bound", "_dynamic", "_entries", "_floats", "_frozen", "_function", "_last", "_match", "_name",
-    "_schedule", "_sizes", "_varying", "captures", "reasons",
+    "_audit", "_bound", "_dynamic", "_entries", "_floats", "_frozen", "_function", "_last", "_match",
+    "_memory", "_name", "_schedule", "_sizes", "_varying", "captures", "reasons",
 })  # fmt: skip
 
 
@@ -464,16 +474,19 @@ def _reference(instance: Any, bound: dict[int, Any]) -> Callable[[], Any]:
 class CompiledModule:
     """A module whose call is compiled; every other attribute is the module's."""
 
-    def __init__(self, module: Any, dynamic: bool | None = None, audit: bool = True) -> None:
+    def __init__(
+        self, module: Any, dynamic: bool | None = None, audit: bool = True, memory: int | None = None
+    ) -> None:
         object.__setattr__(self, "_module", module)
-        made = Compiled(module.__call__, type(module).__name__, dynamic, audit)
+        made = Compiled(module.__call__, type(module).__name__, dynamic, audit, memory)
         object.__setattr__(self, "_compiled", made)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._compiled(*args, **kwargs)
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self._module, self._compiled._dynamic, self._compiled._audit
+        made = self._compiled
+        return self._module, made._dynamic, made._audit, made._memory
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.__init__(*state)  # type: ignore[misc]
@@ -499,7 +512,7 @@ class CompiledModule:
         return f"compiled {self._module!r}"
 
 
-_SHOWN = ("audits", "captures", "explain", "graph", "plan", "program", "reasons")
+_SHOWN = ("audits", "captures", "explain", "graph", "memory", "plan", "program", "reasons")
 _AS_PYTORCH: dict[str, tuple[Any, ...]] = {
     "fullgraph": (False, True), "mode": (None, "default"), "backend": (None, "inductor"),
     "options": (None, {}), "disable": (None, False),
@@ -512,6 +525,7 @@ def compile(
     name: str | None = None,
     dynamic: bool | None = None,
     audit: bool = True,
+    memory: int | str | None = None,
     **as_pytorch: Any,
 ) -> Any:
     """Capture a function, or a module's call, once per signature and replay it with one program call. Also a
@@ -530,6 +544,10 @@ def compile(
     Some calls (2, 3, 5, 9, 17, and as many as 2 % of the time allow) run the function's Python again and
     compare: an audit, which warns of what no guard noticed. `audit=False` leaves them out.
 
+    `memory` is a budget for the plan of each program, in bytes or as "512 MB": what does not fit is computed
+    again, or in another order, with the same bits; a budget that cannot be kept raises DoesNotFit before
+    anything runs. It counts what `plan.planned_peak_bytes` counts; `st.fits` asks first.
+
     PyTorch's `fullgraph` (always so here), and `mode`, `backend` and `options` by default, are taken.
     """
     for word, value in as_pytorch.items():
@@ -538,11 +556,12 @@ def compile(
                 f"compile: {word} is not to be chosen", got=f"{word}={value!r}"[:80],
                 hint="there is one compiler; `stratal tune SCRIPT` searches faster schedules",
             )  # fmt: skip
+    budget = None if memory is None else parse_bytes(memory, "compile: memory")
     if function is None:
-        return functools.partial(compile, name=name, dynamic=dynamic, audit=audit)
+        return functools.partial(compile, name=name, dynamic=dynamic, audit=audit, memory=budget)
     if hasattr(function, "forward") and hasattr(function, "named_parameters"):
-        return CompiledModule(function, dynamic, audit)
-    return Compiled(function, name, dynamic, audit)
+        return CompiledModule(function, dynamic, audit, budget)
+    return Compiled(function, name, dynamic, audit, budget)
 
 
 __all__ = ["Compiled", "CompiledModule", "compile"]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
-from stratal.base import tree
+from stratal.base import settings, tree
 from stratal.base.dims import evaluate
 from stratal.base.dtypes import int64
 from stratal.base.interrupts import ATOMIC, UNINTERRUPTIBLE
@@ -296,6 +296,7 @@ class Entry:
         self.sizes: dict[str, FromSize] = {}  # of each symbol, where a call says what it is
         self.parts: dict[int, TensorType] = {}  # outputs of which only the first places count
         self.pinned_replay: PinnedReplay | None = None  # since the last call, unless it could not be
+        self.memory: int | None = None  # the budget of its program, in bytes
         self._program: Any = None
 
     @cached_property
@@ -346,7 +347,9 @@ class Entry:
     @property
     def program(self) -> Any:
         if self._program is None:
-            self._program = program_cache.compiled(self.graph)
+            budget = settings.memory.value if self.memory is None else self.memory
+            with settings.memory(budget):
+                self._program = program_cache.compiled(self.graph)
         return self._program
 
     def sizes_of(self, arguments: Sequence[Any]) -> dict[str, int]:

@@ -28,7 +28,7 @@ _CAPACITY = 256
 
 # The settings that shape code: programs made under others are others.
 SHAPING: Final[tuple[settings.Setting[Any], ...]] = (
-    settings.target, settings.threads, settings.winograd, settings.tuning, settings.objective
+    settings.target, settings.threads, settings.winograd, settings.tuning, settings.objective, settings.memory
 )  # fmt: skip
 choices = settings.together(*SHAPING)
 

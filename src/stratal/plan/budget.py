@@ -1,0 +1,268 @@
+"""A memory budget: a draft whose commands run again, or in another order, so that its plan fits.
+
+    draft -> TaskGraph -> schedule within the budget -> draft with that schedule -> shared memory, offsets
+
+A command that comes again launches the same kernel on the same bytes and writes another buffer: budgets
+change no bit of a result.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from stratal.base import settings
+from stratal.base.artifact import (
+    Branch,
+    Command,
+    Copy,
+    Host,
+    Launch,
+    Loop,
+    Value,
+    While,
+    bodies,
+    flat,
+    own_reads,
+    own_writes,
+)
+from stratal.base.errors import DoesNotFit
+from stratal.base.log import decide
+from stratal.base.target import Target
+from stratal.memory.alias import choose_aliases
+from stratal.memory.liveness import analyse, roots, rows
+from stratal.memory.plan import arena_blocks, arrange, largest_live_sum, plan_home, round_up
+from stratal.memory.rematerialize import fitted, smallest
+from stratal.memory.render import format_bytes
+from stratal.memory.tasks import Schedule, Task, TaskGraph
+from stratal.plan.work import Work
+from stratal.schedule.draft import Draft
+
+TRIES: Final = 6  # of a budget below the asked one, where blocks of memory leave gaps between them
+MOST_NAMED: Final = 3
+
+
+class Fixed(NamedTuple):
+    """Bytes of a program that no schedule changes, by purpose."""
+
+    states: int
+    inputs: int
+    outputs: int
+    scratch: int
+    constants: int
+    persistent: int
+
+
+def fixed_bytes(draft: Draft, threads: int) -> Fixed:
+    """Return what a program needs beside its arena, by purpose."""
+    values = draft.values
+    states = {draft.inputs[k] for k in draft.states}
+    scratch = max((s.kernel.scratch_bytes for s in draft.kernels.values()), default=0)
+    return Fixed(
+        sum(values[i].nbytes for i in states),
+        sum(values[i].nbytes for i in draft.inputs if i not in states),
+        sum(values[i].nbytes for i in draft.outputs),
+        round_up(scratch) * threads,
+        sum(round_up(len(c)) for c in draft.constants),
+        plan_home(values, "persistent"),
+    )
+
+
+def within_budget(draft: Draft, budget: int, target: Target) -> Draft:
+    """Return a draft that computes the same and whose plan needs at most so many bytes in all.
+
+    Raises: DoesNotFit with the least budget that is known to work, what holds it, and the largest values.
+    """
+    threads = settings.threads.value
+    fixed = fixed_bytes(draft, threads)
+    room = budget - sum(fixed)
+    if arena_bytes(draft) <= room:
+        return draft
+    graph = task_graph(draft, target, threads)
+    aim = room
+    for _ in range(TRIES):
+        plan = fitted(graph, aim) if aim > 0 else None
+        if plan is None:
+            break
+        made = scheduled(draft, plan.schedule)
+        over = arena_bytes(made) - room
+        if over <= 0:
+            _log(draft, graph, plan.schedule)
+            return made
+        aim -= over
+    least, schedule = smallest_draft(draft, graph)
+    if least > room:
+        raise does_not_fit(draft, graph, budget, fixed, least)
+    _log(draft, graph, schedule)
+    return scheduled(draft, schedule)
+
+
+def smallest_draft(draft: Draft, graph: TaskGraph) -> tuple[int, Schedule]:
+    """Return the fewest bytes of an arena that some schedule is known to need, and that schedule."""
+    best = arena_bytes(draft), graph.order
+    for plan in smallest(
+        graph
+    ):  # fewest bytes first: an arena has gaps, and is never smaller than its values
+        if plan.peak_bytes >= best[0]:
+            break
+        best = min(best, (arena_bytes(scheduled(draft, plan.schedule)), plan.schedule))
+    return best
+
+
+def arena_bytes(draft: Draft) -> int:
+    """Return the bytes of the arena that a draft gets, leaving the draft as it is."""
+    shared = with_aliases(draft)
+    return arrange(shared, draft.commands, outputs=draft.outputs).arena_bytes
+
+
+def with_aliases(draft: Draft) -> list[Value]:
+    """Return the values of a draft with the aliases they get."""
+    values = [replace(v) for v in draft.values]
+    choose_in_place(draft, values)
+    return values
+
+
+def choose_in_place(draft: Draft, values: Sequence[Value]) -> list[tuple[int, int]]:
+    """Set the aliases of values; return the pairs (source, target) of copies that become empty."""
+    live = analyse(draft.commands, rows(values))
+    leaves = [leaf for leaf in live.leaves if leaf is not None]
+    candidates = {path: c.in_place_values for path, c in leaves if isinstance(c, Launch)}
+    states = [draft.inputs[k] for k in draft.states]
+    chosen = choose_aliases(values, draft.commands, candidates, states=states, outputs=draft.outputs)
+    return [(c.write, c.over) for c in chosen if c.kind == "copy"]
+
+
+# -- tasks ---------------------------------------------------------------------------------------------------
+def task_graph(draft: Draft, target: Target, threads: int) -> TaskGraph:
+    """Return a draft as tasks: one for each command at the top, loops and branches as wholes."""
+    values = [replace(v) for v in draft.values]
+    made_in = dict(choose_in_place(draft, values))  # sources of copies, by what they are made in
+    home_of = {v.id: values[made_in.get(v.id, v.id)].home for v in values}
+    named = rows(draft.values)
+    owners = set(named.values())
+    work = Work(draft, draft.values)
+
+    def names(ids: Sequence[int]) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(named.get(i, i) for i in ids))
+
+    commands = draft.commands
+    accessed = [(names(_all(command, own_reads)), names(_all(command, own_writes))) for command in commands]
+    users = Counter(v for reads, writes in accessed for v in {*reads, *writes})
+    writers = Counter(v for _, writes in accessed for v in writes)
+    in_arena = {v.id for v in draft.values if home_of[v.id] == "arena"}
+    seen: set[int] = set()
+    tasks = []
+    for command, (reads, writes) in zip(commands, accessed, strict=True):
+        inner = bool(bodies(command))
+        own = {v for v in {*reads, *writes} if users[v] == 1 and inner and v in in_arena}
+        ours = [w for w in writes if w not in own and draft.values[w].home not in ("input", "const")]
+        made = tuple(w for w in ours if w not in seen)
+        updated = tuple(w for w in ours if w in seen)
+        seen.update(made)
+        fresh = all(writers[w] == 1 and w in in_arena and w not in owners for w in writes)
+        tasks.append(Task(
+            sum(target.seconds(work.of(c), threads) * times for c, times in _turns(command)),
+            tuple(v for v in (*reads, *updated) if v not in own and v not in made),
+            made,
+            tuple(command.in_place_values) if isinstance(command, Launch) else (),
+            tuple(s for s in (made_in.get(w, w) for w in writes) if draft.values[s].home == "input"),
+            _workspace(command, own, draft) if own else 0,
+            isinstance(command, Launch) and not command.may_fail and fresh and bool(command.writes),
+            any(isinstance(c, Host) or getattr(c, "may_fail", "") for c in flat((command,))),
+            not isinstance(command, Launch),
+        ))  # fmt: skip
+    nbytes = {v: round_up(draft.values[v].nbytes) for v in seen if v in in_arena}
+    return TaskGraph(tasks, nbytes, frozenset(draft.outputs) & in_arena)
+
+
+def _all(command: Command, of: Callable[[Command], tuple[int, ...]]) -> list[int]:
+    """Return what a command and all that it holds access."""
+    return [v for c in flat((command,)) for v in of(c)]
+
+
+def _turns(command: Command, times: int = 1) -> list[tuple[Command, int]]:
+    """Return the commands in a command with how often each runs."""
+    found = [(command, times)]
+    more = times * max(command.trips, 1) if isinstance(command, Loop) else times
+    for body in bodies(command).values():
+        found += [pair for c in body for pair in _turns(c, more)]
+    return found
+
+
+def _workspace(command: Command, own: set[int], draft: Draft) -> int:
+    """Return the most bytes of the values that a loop or a branch has for itself alone."""
+    live = analyse((command,), roots(draft.values))
+    blocks = [b for b in arena_blocks(draft.values, live) if b.root in own]
+    return largest_live_sum(blocks, live.num_moments)
+
+
+# -- schedules -----------------------------------------------------------------------------------------------
+def scheduled(draft: Draft, schedule: Schedule) -> Draft:
+    """Return a draft that runs its commands in the order of a schedule.
+
+    A command that comes again writes values of its own.
+    """
+    made = replace(draft, values=[replace(v) for v in draft.values])
+    instance: dict[int, int] = {}
+    seen: set[int] = set()
+    commands = []
+    for number in schedule:
+        command = _renamed(draft.commands[number], instance)
+        if number in seen:
+            assert isinstance(command, Launch), "only launches are repeatable"
+            for w in command.writes:
+                old = draft.values[w]
+                instance[w] = made.value(old.type, old.strides, label=old.label, where=old.where)
+            command = replace(command, writes=tuple(instance[w] for w in command.writes))
+        seen.add(number)
+        commands.append(command)
+    made.commands = tuple(commands)
+    return made
+
+
+def _renamed(command: Command, instance: Mapping[int, int]) -> Command:
+    """Return a command that reads the latest instance of each value."""
+    if not any(r in instance for c in flat((command,)) for r in own_reads(c)):
+        return command
+    if isinstance(command, (Launch, Host)):
+        return replace(command, reads=tuple(instance.get(r, r) for r in command.reads))
+    if isinstance(command, Copy):
+        return replace(command, source=instance.get(command.source, command.source))
+    inner = {n: tuple(_renamed(c, instance) for c in body) for n, body in bodies(command).items()}
+    if isinstance(command, (While, Branch)):
+        return replace(command, predicate=instance.get(command.predicate, command.predicate), **inner)  # type: ignore[arg-type]
+    if isinstance(command, Loop) and command.trips_value is not None:
+        return replace(command, trips_value=instance.get(command.trips_value, command.trips_value), **inner)  # type: ignore[arg-type]
+    return replace(command, **inner)  # type: ignore[arg-type]
+
+
+def _log(draft: Draft, graph: TaskGraph, schedule: Schedule) -> None:
+    """Note each recomputation."""
+    counts = Counter(schedule)
+    for number, times in counts.items():
+        command = draft.commands[number]
+        if times > 1 and isinstance(command, Launch):
+            freed = sum(map(graph.bytes_of, graph.tasks[number].writes))
+            decide("memory", command.label, f"recomputed, {format_bytes(freed)} are free in between",
+                   "the budget has no room for its results from their first use to their last",
+                   seconds=graph.tasks[number].seconds, basis="estimated", where=command.where)  # fmt: skip
+
+
+def does_not_fit(draft: Draft, graph: TaskGraph, budget: int, fixed: Fixed, arena: int) -> DoesNotFit:
+    """Return the error for a budget that no plan keeps, where the smallest arena is known."""
+    least = sum(fixed) + arena
+    parts = ", ".join(f"{name} {format_bytes(n)}" for name, n in fixed._asdict().items() if n)
+    largest = sorted(graph.nbytes, key=lambda v: -graph.nbytes[v])[:MOST_NAMED]
+    shown = "; ".join(
+        f"{draft.values[v].label or f'%{v}'} {format_bytes(graph.nbytes[v])}"
+        + (f" ({draft.values[v].where[0]})" if draft.values[v].where else "")
+        for v in largest
+    )
+    return DoesNotFit(
+        f"memory: the program needs at least {format_bytes(least)} ({least} bytes)",
+        got=f"a budget of {format_bytes(budget)}; {parts} are fixed; largest values: {shown}",
+        hint="a smaller batch, or a larger budget", least_bytes=least,
+        where=draft.values[largest[0]].where if largest else (),
+    )  # fmt: skip

@@ -1,0 +1,73 @@
+"""The memory of one program in words: bytes by purpose, what lives at the peak, what is computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from stratal.base.artifact import Executable, Launch, flat
+from stratal.memory.liveness import analyse, roots
+from stratal.memory.plan import arena_blocks
+from stratal.memory.render import format_bytes
+from stratal.plan.explain import Explained, Text
+
+MOST_SHOWN: Final = 8
+
+
+def memory_text(program: Explained) -> Text:
+    """Return what a program's memory is made of."""
+    return Text("\n".join(_lines(program)))
+
+
+def recomputed_kernels(executable: Executable) -> list[int]:
+    """Return the numbers, in the plan, of kernels that compute again what an earlier launch computed."""
+    seen: set[tuple[str, int]] = set()
+    found = []
+    launches = [c for c in flat(executable.commands) if isinstance(c, Launch)]
+    for number, launch in enumerate(launches, 1):
+        if launch.group >= 0 and (launch.kernel, launch.group) in seen:
+            found.append(number)
+        seen.add((launch.kernel, launch.group))
+    return found
+
+
+def _lines(program: Explained) -> Iterator[str]:
+    memory, budget = program.plan.memory, program.made.memory
+    asked = f" of a budget of {format_bytes(budget)}" if budget is not None else ""
+    yield f"{program.graph.name}: {format_bytes(memory['planned_peak_bytes'])}{asked}"
+    parts = [(name.removesuffix("_bytes"), n) for name, n in memory.items() if name.count("_") == 1]
+    yield "  " + ", ".join(f"{name} {format_bytes(n)}" for name, n in parts if n)
+    again = set(recomputed_kernels(program.executable))
+    rows = [row for row in program.plan.kernels if row["number"] in again]
+    if rows:
+        seconds, whole = sum(r["seconds"] for r in rows), program.plan.estimated_seconds
+        share = seconds / max(whole - seconds, 1e-12)
+        yield f"  {len(rows)} kernels run again, estimated at {share:.0%} of the time without them"
+    yield from _at_peak(program.executable)
+
+
+def _at_peak(executable: Executable) -> Iterator[str]:
+    """Yield the largest blocks of the arena at the moment when most of it is in use."""
+    values = {v.id: v for v in executable.values}
+    live = analyse(executable.commands, roots(executable.values))
+    blocks = arena_blocks(executable.values, live, executable.outputs)
+    if not blocks:
+        return
+    change = np.zeros(live.num_moments + 2, np.int64)
+    for block in blocks:
+        change[block.life.first] += block.nbytes
+        change[block.life.last + 1] -= block.nbytes
+    peak = int(np.argmax(np.cumsum(change)))
+    leaf = live.leaves[peak] if peak < live.num_moments else None
+    alive = sorted((b for b in blocks if b.life.first <= peak <= b.life.last), key=lambda b: -b.nbytes)
+    during = getattr(leaf[1], "label", "") if leaf else ""
+    yield f"  at the peak, {format_bytes(sum(b.nbytes for b in alive))}" + (f" in {during}" if during else "")
+    for block in alive[:MOST_SHOWN]:
+        value = values[block.root]
+        where = f"  {value.where[0]}" if value.where else ""
+        yield f"    {format_bytes(block.nbytes):>10}  {value.type}  {value.label}{where}"
+    if len(alive) > MOST_SHOWN:
+        rest = sum(b.nbytes for b in alive[MOST_SHOWN:])
+        yield f"    {format_bytes(rest):>10}  in {len(alive) - MOST_SHOWN} more"

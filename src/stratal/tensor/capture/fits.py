@@ -1,0 +1,70 @@
+"""Whether a step fits into a memory budget, answered without running it or generating code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stratal.base import settings
+from stratal.base.byte_sizes import parse_bytes
+from stratal.base.errors import CaptureError
+from stratal.compiler import planned
+from stratal.memory.render import format_bytes
+from stratal.plan.record import Plan
+from stratal.tensor.capture.ahead import captured_ahead
+from stratal.tensor.capture.compiled import Compiled, CompiledModule
+from stratal.tensor.values.state import MODE
+
+
+@dataclass(frozen=True, repr=False, slots=True)
+class Fit:
+    """The plan of a step within a budget.
+
+    `slowdown` is the estimated time over that of the step without a budget, `unconstrained_bytes` what that
+    one needs.
+    """
+
+    plan: Plan
+    budget_bytes: int
+    slowdown: float
+    unconstrained_bytes: int
+
+    @property
+    def planned_peak_bytes(self) -> int:
+        return self.plan.planned_peak_bytes
+
+    def __repr__(self) -> str:
+        needed, whole = self.plan.planned_peak_bytes, self.unconstrained_bytes
+        rest = f"{format_bytes(whole)} without a budget" if needed != whole else "as without a budget"
+        return (
+            f"{self.plan.name}: fits {format_bytes(self.budget_bytes)} with {format_bytes(needed)} ({rest}), "
+            f"estimated at {self.slowdown:.2f} of the time"
+        )
+
+
+def fits(step: Callable[..., Any], *args: Any, memory: int | str, **kwargs: Any) -> Fit:
+    """Return the plan of a call `step(*args, **kwargs)` within a budget, without running it.
+
+    `memory` is in bytes, or a size such as "512 MB" or "8 GiB", and counts what `planned_peak_bytes` of a
+    plan counts: inputs, parameters and states, activations, outputs and workspaces. The function, compiled or
+    not, is captured as its first call would be; nothing is changed, and no code is generated.
+
+    Raises: DoesNotFit with the least budget that is known to work, what is fixed, and the largest values.
+    """
+    budget = parse_bytes(memory, "fits: memory")
+    if MODE.trace is not None:
+        raise CaptureError("fits: cannot be asked inside a function that is being captured")
+    if isinstance(step, CompiledModule):
+        step = step._compiled
+    function = step if isinstance(step, Compiled) else Compiled(step)
+    graph = captured_ahead(function, *args, **kwargs).graph
+    with settings.memory(None):
+        _, free = planned(graph)
+    with settings.memory(budget):
+        plan = planned(graph)[1] if free.planned_peak_bytes > budget else free
+    slowdown = plan.estimated_seconds / max(free.estimated_seconds, 1e-12)
+    return Fit(plan, budget, slowdown, free.planned_peak_bytes)
+
+
+__all__ = ["Fit", "fits"]

@@ -1,0 +1,190 @@
+"""Memory budgets: the plan keeps them, the bits stay, and what cannot be is refused with the true least."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stratal as st
+from stratal import nn, optim
+from stratal.base import settings
+from stratal.base.errors import AttributeValueError, DTypeError
+from stratal.nn import functional as F
+
+Step = Callable[[], Any]
+
+
+def deep(width: int = 96, layers: int = 10) -> nn.Module:
+    return nn.Sequential(*[m for _ in range(layers) for m in (nn.Linear(width, width), nn.Tanh())])
+
+
+class Residual(nn.Module):
+    """Convolutions with batch norm and dropout, and skips."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.convs = nn.ModuleList([nn.Conv2d(8, 8, 3, padding=1) for _ in range(4)])
+        self.norms = nn.ModuleList([nn.BatchNorm2d(8) for _ in range(4)])
+        self.drop = nn.Dropout(0.2)
+        self.last = nn.Linear(8 * 64, 96)
+
+    def forward(self, x: Any) -> Any:
+        x = self.first(x.reshape(-1, 3, 8, 8))
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = x + self.drop(F.relu(norm(conv(x))))
+        return self.last(x.flatten(1))
+
+
+class Attention(nn.Module):
+    """Blocks of a Transformer with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([
+            nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True) for _ in range(3)
+        ])  # fmt: skip
+
+    def forward(self, x: Any) -> Any:
+        x = x.reshape(-1, 6, 32)
+        for block in self.blocks:
+            x = block(x)
+        return x.reshape(-1, 192)[:, :96]
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells, self.head = nn.LSTM(16, 24, batch_first=True), deep(144, 5)
+        self.last = nn.Linear(144, 96)
+
+    def forward(self, x: Any) -> Any:
+        found, _ = self.cells(x.reshape(-1, 12, 16)[:, :6])
+        return self.last(self.head(found.reshape(-1, 144)))
+
+
+MODELS: dict[str, Any] = {"deep": deep, "residual": Residual, "attention": Attention, "recurrent": Recurrent}
+OPTIMIZERS: dict[str, Any] = {
+    "deep": lambda p: optim.AdamW(p, lr=1e-3), "residual": lambda p: optim.SGD(p, lr=0.01, momentum=0.9),
+    "attention": lambda p: optim.Adam(p, lr=1e-3), "recurrent": lambda p: optim.RMSprop(p, lr=1e-3),
+}  # fmt: skip
+
+
+def training(name: str) -> tuple[nn.Module, Callable[[Any, Any], Any], tuple[Any, Any]]:
+    st.manual_seed(3)
+    net = MODELS[name]()
+    opt = OPTIMIZERS[name](list(net.parameters()))
+
+    def step(x: Any, y: Any) -> Any:
+        loss = F.cross_entropy(net(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return loss
+
+    rng, batch = np.random.default_rng(0), 192 if name == "deep" else 48
+    x = rng.standard_normal((batch, 96 if name == "deep" else 192)).astype(np.float32)
+    return net, step, (st.tensor(x), st.tensor(rng.integers(0, 96, batch)))
+
+
+def trained(name: str, memory: int | str | None, steps: int = 4) -> tuple[Any, list[bytes]]:
+    """Train from one seed; return the compiled step, and the bytes of losses, parameters and buffers."""
+    net, step, batch = training(name)
+    compiled = st.compile(step, memory=memory)
+    found = [compiled(*batch).numpy().tobytes() for _ in range(steps)]
+    return compiled, found + [v.numpy().tobytes() for v in net.state_dict().values()]
+
+
+def least_of(name: str) -> int:
+    _, step, batch = training(name)
+    step(*batch)  # the optimizer has state from the first step on
+    with pytest.raises(st.DoesNotFit) as refused:
+        st.fits(step, *batch, memory=1)
+    return refused.value.least_bytes
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_budgets_are_kept_and_change_no_bit(name: str) -> None:
+    free, wanted = trained(name, None)
+    peak, least = free.plan.planned_peak_bytes, least_of(name)
+    assert least < peak
+    for share in (0.0, 0.5):
+        budget = least + int((peak - least) * share)
+        kept, found = trained(name, budget)
+        assert kept.plan.planned_peak_bytes <= budget
+        assert found == wanted
+        assert "of a budget of" in str(kept.memory)
+
+
+@pytest.mark.parametrize("name", ["deep", "residual"])
+def test_the_least_budget_is_the_true_least(name: str) -> None:
+    _, step, batch = training(name)
+    step(*batch)
+    least = least_of(name)
+    assert st.fits(step, *batch, memory=least).planned_peak_bytes == least
+    with pytest.raises(st.DoesNotFit, match="needs at least"):
+        st.fits(step, *batch, memory=least - 1)
+
+
+def test_a_program_from_the_cache_keeps_its_budget_and_explains_itself(tmp_path: Any) -> None:
+    with settings.cache_dir(tmp_path):
+        budget = least_of("deep")
+        first, _ = trained("deep", budget, steps=2)
+        again, _ = trained("deep", budget, steps=2)
+        assert first.plan.hash == again.plan.hash
+        assert str(first.explain("decisions")) == str(again.explain("decisions"))
+        assert "run again" in str(again.memory)
+        free, _ = trained("deep", None, steps=2)
+        assert free.plan.planned_peak_bytes > budget
+
+
+def test_fits_answers_without_running_or_changing_anything() -> None:
+    net, step, batch = training("deep")
+    before = [p.numpy().copy() for p in net.parameters()]
+    state = st.get_rng_state().numpy().copy()
+    found = st.fits(step, *batch, memory="1 GB")
+    assert found.slowdown == 1.0
+    assert found.planned_peak_bytes == found.unconstrained_bytes < 10**9
+    assert "fits 1.00 GB" in str(found)
+    assert all(np.array_equal(a, b.numpy()) for a, b in zip(before, net.parameters(), strict=True))
+    assert all(p.grad is None for p in net.parameters())
+    assert np.array_equal(state, st.get_rng_state().numpy())
+
+
+def test_what_does_not_fit_is_refused_before_it_runs() -> None:
+    net, step, batch = training("deep")
+    before = [p.numpy().copy() for p in net.parameters()]
+    with pytest.raises(st.DoesNotFit) as refused:
+        st.compile(step, memory="100 kB")(*batch)
+    text = str(refused.value)
+    assert "needs at least" in text
+    assert "states" in text
+    assert "test_budget.py" in text  # the lines of the largest values
+    assert isinstance(refused.value, MemoryError)
+    assert all(np.array_equal(a, b.numpy()) for a, b in zip(before, net.parameters(), strict=True))
+
+
+NONSENSE = ["", "much", "12 XB", "0", "-1 GB", 0, -5, float("nan"), True, [], "1e400 GB"]
+
+
+@pytest.mark.parametrize("memory", NONSENSE)
+def test_nonsense_budgets_are_refused(memory: Any) -> None:
+    with pytest.raises((AttributeValueError, DTypeError), match="memory"):
+        st.compile(lambda x: x, memory=memory)
+    with pytest.raises((AttributeValueError, DTypeError), match="memory"):
+        st.fits(lambda x: x, st.ones(2), memory=memory)
+
+
+def test_a_setting_gives_a_budget_to_every_program() -> None:
+    _, step, batch = training("deep")
+    compiled = st.compile(step)
+    compiled(*batch)
+    budget = int(compiled.plan.planned_peak_bytes * 0.95)
+    with settings.using(memory=budget):
+        compiled(*batch)
+        assert compiled.plan.planned_peak_bytes <= budget
+    compiled(*batch)
+    assert compiled.plan.planned_peak_bytes > budget
