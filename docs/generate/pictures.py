@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -152,12 +153,14 @@ def _colour(name: str) -> str:
     return STATE if "->" in name else "#f2d7b6" if name.startswith(("linear", "convolution")) else MADE
 
 
-def training_step() -> Any:
-    """Return a compiled training step that has run once: two linear layers and Adam."""
-    net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+def training_step(hidden: Sequence[int] = (32,), rows: int = 64, memory: str | None = None) -> Any:
+    """Return a compiled training step that has run once: linear layers and Adam."""
+    widths = [64, *hidden]
+    layers = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
+    net = nn.Sequential(*layers, nn.Linear(widths[-1], 10))
     opt = optim.Adam(net.parameters())
 
-    @st.compile
+    @st.compile(memory=memory)
     def step(x: Any, y: Any) -> Any:
         loss = nn.functional.cross_entropy(net(x), y)
         opt.zero_grad()
@@ -165,7 +168,7 @@ def training_step() -> Any:
         opt.step()
         return loss
 
-    step(st.ones((64, 64)), st.arange(64) % 10)
+    step(st.ones((rows, 64)), st.arange(rows) % 10)
     return step
 
 
@@ -179,6 +182,7 @@ def pictures() -> dict[str, str]:
             "graph.svg": graph_picture(slope.graph),
             "kernels.svg": kernels_picture(step.plan),
             "memory.svg": memory_svg(step.program),
+            "budget.svg": memory_svg(training_step([64] * 12, 2048, memory="5.5 MB").program),
         }
 
 

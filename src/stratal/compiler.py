@@ -274,10 +274,12 @@ def decide(
     with collect(DecisionLog(list(graph.log))) as log:
         if fallback.floor() == fallback.HOST:
             return Drafted(on_host(graph.captured), log)
-        draft = stage("commands", lower(graph.parts, target, fused, scheduled, foreseen))
+        budget = settings.memory.value
+        heard = foreseen if budget is None else lambda nbytes: foreseen(min(nbytes, budget))
+        draft = stage("commands", lower(graph.parts, target, fused, scheduled, heard))
         fallback.settle()
-        if settings.memory.value is not None:
-            draft = within_budget(draft, settings.memory.value, target)
+        if budget is not None:
+            draft = within_budget(draft, budget, target)
         share_memory(draft)
     return Drafted(draft, log)
 

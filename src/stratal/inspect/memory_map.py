@@ -13,13 +13,14 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from stratal.base.artifact import Launch, Value
+from stratal.base.artifact import Executable, Launch, Value
 from stratal.base.errors import MissingExtraError, StratalError
 from stratal.formats.files import write_atomically, writing
 from stratal.memory.liveness import Interval, analyse, roots
 from stratal.memory.plan import ArenaPlan, Block, arrange
 from stratal.memory.render import format_bytes
 from stratal.plan.explain import Explained
+from stratal.plan.memory_text import recomputations
 
 WIDTH: Final = 1160
 LEFT, RIGHT, TOP = 92, 28, 128
@@ -31,6 +32,7 @@ KINDS: Final = {
     "passed on": "#a0cbe8",
     "packed operand": "#f28e2b",
     "carried by a loop": "#59a14f",
+    "recomputed": "#e15759",
     "written as output": "#b07aa1",
 }
 PARTS: Final = {
@@ -78,7 +80,7 @@ def memory_svg(program: Explained) -> str:
     arena = arrange(made.values, made.commands, outputs=made.outputs)
     scale = Scale(arena.num_moments, arena.arena_bytes)
     numbers = kernel_numbers(program)
-    boxes = list(_boxes(arena, made.values, scale, numbers))
+    boxes = list(_boxes(arena, made, scale, numbers))
     height = TOP + STRIP + GAP + MAP + 64
     loops = analyse(made.commands).loops
     parts = [
@@ -109,16 +111,18 @@ def kernel_numbers(program: Explained) -> list[int | None]:
 
 
 def _boxes(
-    arena: ArenaPlan, values: Sequence[Value], scale: Scale, numbers: Sequence[int | None]
+    arena: ArenaPlan, made: Executable, scale: Scale, numbers: Sequence[int | None]
 ) -> Iterator[Box]:
-    by_id = {value.id: value for value in values}
-    sharing = roots(values)
+    by_id = {value.id: value for value in made.values}
+    sharing = roots(made.values)
+    again = {w for launch in recomputations(made).values() for w in launch.writes}
     for block, offset in zip(arena.blocks, arena.offsets, strict=True):
         members = [by_id[m] for m in block.members]
         x, right = scale.x(block.life.first), scale.x(min(block.life.last + 1, scale.moments))
         y, bottom = scale.y(offset + block.nbytes), scale.y(offset)
         name = _name(by_id[block.root])
         kind = _kind(block, members, arena.num_moments)
+        kind = "recomputed" if not again.isdisjoint(block.members) else kind
         first = by_id[sharing[block.root]]
         tip = (
             f"{name}\n{first.type}, {format_bytes(block.nbytes)} at {offset}\n{_life(block, numbers)}"
@@ -288,7 +292,7 @@ def _save_png(program: Explained, path: Path) -> None:
     made = program.executable
     arena = arrange(made.values, made.commands, outputs=made.outputs)
     scale = Scale(arena.num_moments, arena.arena_bytes)
-    boxes = list(_boxes(arena, made.values, scale, kernel_numbers(program)))
+    boxes = list(_boxes(arena, made, scale, kernel_numbers(program)))
     figure = Figure(figsize=(11.6, 6), dpi=120)
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

@@ -21,14 +21,14 @@ def memory_text(program: Explained) -> Text:
     return Text("\n".join(_lines(program)))
 
 
-def recomputed_kernels(executable: Executable) -> list[int]:
-    """Return the numbers, in the plan, of kernels that compute again what an earlier launch computed."""
+def recomputations(executable: Executable) -> dict[int, Launch]:
+    """Return the launches that compute again what an earlier one computed, by their number in the plan."""
     seen: set[tuple[str, int]] = set()
-    found = []
+    found = {}
     launches = [c for c in flat(executable.commands) if isinstance(c, Launch)]
     for number, launch in enumerate(launches, 1):
         if launch.group >= 0 and (launch.kernel, launch.group) in seen:
-            found.append(number)
+            found[number] = launch
         seen.add((launch.kernel, launch.group))
     return found
 
@@ -39,7 +39,7 @@ def _lines(program: Explained) -> Iterator[str]:
     yield f"{program.graph.name}: {format_bytes(memory['planned_peak_bytes'])}{asked}"
     parts = [(name.removesuffix("_bytes"), n) for name, n in memory.items() if name.count("_") == 1]
     yield "  " + ", ".join(f"{name} {format_bytes(n)}" for name, n in parts if n)
-    again = set(recomputed_kernels(program.executable))
+    again = recomputations(program.executable)
     rows = [row for row in program.plan.kernels if row["number"] in again]
     if rows:
         seconds, whole = sum(r["seconds"] for r in rows), program.plan.estimated_seconds
