@@ -1,21 +1,23 @@
 """The quickest schedule of a small task graph within a budget, by exhaustive search.
 
 A* over states (values in memory, tasks that have run) as bit masks; the seconds of the tasks that have not
-run are the bound. Steps are running a task whose operands are there and dropping a value. See "The memory
-requirement of pebbling" in Sethi, "Complete register allocation problems", 1975, for why this is only for
-small graphs.
+run are the bound. A step runs a task whose operands are there, and drops as little as that needs. See "The
+memory requirement of pebbling" in Sethi, "Complete register allocation problems", 1975, for why this is only
+for small graphs.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
+from itertools import combinations
 from typing import Final
 
 from stratal.memory.ordering import predecessors
 from stratal.memory.tasks import Schedule, TaskGraph
 
 MOST_TASKS: Final = 12
-MOST_STATES: Final = 200_000
+MOST_STATES: Final = 20_000
 
 
 def quickest(graph: TaskGraph, budget: int) -> Schedule | None:
@@ -77,45 +79,47 @@ class _Search:
                 continue
             if done == everything and memory & self.outputs == self.outputs:
                 return _path(came, (memory, done))
-            for step, memory_after, done_after, cost in self.steps(memory, done):
+            for task, memory_after, done_after, cost in self.steps(memory, done):
                 total, state = seconds + cost, (memory_after, done_after)
                 if total < best.get(state, float("inf")):
                     if len(best) >= MOST_STATES:
                         raise OverflowError("too many states")
                     best[state] = total
-                    came[state] = (memory, done), step
+                    came[state] = (memory, done), task
                     bound = total + sum(
                         t.seconds for k, t in enumerate(self.tasks) if not done_after >> k & 1
                     )
                     heapq.heappush(queue, (bound, memory_after, done_after, total))
         return None
 
-    def steps(self, memory: int, done: int) -> list[tuple[int, int, int, float]]:
-        """Return (task or -1 for a value that is dropped, memory, done, seconds) of each next step."""
-        found = []
-        for k in range(len(self.sizes)):
-            if memory >> k & 1:
-                found.append((-1, memory & ~(1 << k), done, 0.0))
+    def steps(self, memory: int, done: int) -> Iterator[tuple[int, int, int, float]]:
+        """Yield (task, memory, done, seconds) of each way to run a task next."""
         for k, task in enumerate(self.tasks):
-            again = done >> k & 1
-            if again and not task.repeatable:
+            if self.reads[k] & ~memory or self.before[k] & ~done or self.ends[k] & done:
                 continue
-            if self.reads[k] & ~memory or self.writes[k] & memory:
+            if done >> k & 1 and (not task.repeatable or not self.writes[k] & ~memory):
                 continue
-            if self.before[k] & ~done or self.ends[k] & done:
-                continue
+            there = memory & ~self.writes[k]
             for overwritten, written in _sharings(self.shares[k]):
-                found += self._step(k, memory, done, overwritten, written)
-        return found
+                needed = self.bytes_in(there) + self.bytes_in(self.writes[k] & ~written)
+                over = needed + task.workspace_bytes - self.budget
+                for dropped in self._drops(there & ~self.reads[k], over):
+                    after = there & ~dropped & ~overwritten | self.writes[k]
+                    yield k, after, done | 1 << k, task.seconds
 
-    def _step(
-        self, k: int, memory: int, done: int, overwritten: int, written: int
-    ) -> list[tuple[int, int, int, float]]:
-        task = self.tasks[k]
-        during = self.bytes_in(memory) + self.bytes_in(self.writes[k] & ~written) + task.workspace_bytes
-        if during > self.budget:
-            return []
-        return [(k, (memory & ~overwritten) | self.writes[k], done | 1 << k, task.seconds)]
+    def _drops(self, candidates: int, over: int) -> list[int]:
+        """Return the sets of values that free so many bytes, of which no part does."""
+        if over <= 0:
+            return [0]
+        bits = [k for k in range(len(self.sizes)) if candidates >> k & 1]
+        found: list[int] = []
+        for count in range(1, len(bits) + 1):
+            for chosen in combinations(bits, count):
+                mask = sum(1 << k for k in chosen)
+                enough = sum(self.sizes[k] for k in chosen) >= over
+                if enough and all(mask & smaller != smaller for smaller in found):
+                    found.append(mask)
+        return found
 
 
 def _sharings(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -129,7 +133,6 @@ def _sharings(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 def _path(came: dict[tuple[int, int], tuple[tuple[int, int], int]], state: tuple[int, int]) -> Schedule:
     steps = []
     while state in came:
-        state, step = came[state]
-        if step >= 0:
-            steps.append(step)
+        state, task = came[state]
+        steps.append(task)
     return tuple(reversed(steps))

@@ -13,6 +13,7 @@ from typing import Final
 
 from stratal.memory.tasks import Schedule, TaskGraph
 
+MOST_FEEDERS: Final = 256  # looked through for a sink
 LITTLE: Final = 4096  # bytes that a task touches which may run at any time
 
 
@@ -44,8 +45,9 @@ def sinks_first(graph: TaskGraph) -> Schedule:
 
     def sinks_after(number: int) -> set[int]:
         """Return the sinks that a task might have made ready."""
-        found, stack, seen = set(), [number], {number}
-        while stack:
+        found: set[int] = set()
+        stack, seen = [number], {number}
+        while stack and len(seen) < MOST_FEEDERS:
             for a in after[stack.pop()]:
                 if a not in seen and not done[a]:
                     seen.add(a)

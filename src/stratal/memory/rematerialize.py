@@ -21,11 +21,15 @@ import numpy as np
 
 from stratal.memory.exact import MOST_TASKS, quickest
 from stratal.memory.ordering import sinks_first
-from stratal.memory.tasks import Schedule, TaskGraph, profile
+from stratal.memory.tasks import Schedule, TaskGraph, instances, peak_bytes, profile
 
 NEVER: Final = 1 << 60
 SHORTEST: Final = 0.02  # of all seconds: values that rest for less are not dropped
+LITTLE_PART: Final = 64  # of the largest value, and
+LITTLE_SUM: Final = 200  # of all values together: what is smaller is not dropped either
 ROUNDS: Final = 4  # of retaining, each from the profile of the one before
+RELEASED: Final = 4  # plans that are made smaller, each in
+MOST_RELEASES: Final = 60  # tries
 STARTS: Final = 4  # sets of checkpoints from which more is retained
 LARGE: Final = 1500  # tasks of a graph for which one start has to do
 
@@ -53,6 +57,7 @@ class Rematerialization:
                 self._uses[r].append(position)
         self._clock = list(accumulate((graph.tasks[k].seconds for k in order), initial=0.0))
         self._last_run = self._last_runs()
+        self._little = self._little_values()
         self.gaps: Final = {v: gap for v in self._made if (gap := self._gap(v)) is not None}
         self._early = {v: self._early_end(v) for v in self._made}
         self._plans: dict[frozenset[int], RematPlan] = {}
@@ -68,9 +73,22 @@ class Rematerialization:
             for task in self.graph.tasks
         ]
 
+    def _little_values(self) -> set[int]:
+        """Return values too small to drop: in all they are nothing, and kernels wait for some for long."""
+        sizes = sorted((self.graph.bytes_of(v), v) for v in self._made)
+        most = sizes[-1][0] // LITTLE_PART if sizes else 0
+        room = sum(n for n, _ in sizes) // LITTLE_SUM
+        found = set()
+        for nbytes, v in sizes:
+            room -= nbytes
+            if nbytes > most or room < 0:
+                break
+            found.add(v)
+        return found
+
     def _gap(self, value: int) -> tuple[int, int] | None:
         """Return the two uses between which a value rests longest; None where it cannot be dropped there."""
-        if not self.graph.bytes_of(value) or value in self.graph.outputs:
+        if not self.graph.bytes_of(value) or value in self.graph.outputs or value in self._little:
             return None
         points = [self._made[value], *self._uses[value]]
         rests = [(self._clock[b] - self._clock[a + 1], a, b) for a, b in pairwise(points)]
@@ -83,7 +101,8 @@ class Rematerialization:
         """Return the last position that finds the first instance of a value which is not retained."""
         if value in self.gaps:
             return self.gaps[value][0]
-        if value in self.graph.outputs or not self.graph.tasks[self.graph.writer[value]].repeatable:
+        repeatable = self.graph.tasks[self.graph.writer[value]].repeatable
+        if value in self.graph.outputs or value in self._little or not repeatable:
             return NEVER
         return self._uses[value][-1] if self._uses[value] else self._made[value]
 
@@ -99,7 +118,7 @@ class Rematerialization:
                     break
                 more |= missed
             seconds = sum(self.graph.tasks[k].seconds for k in schedule)
-            peak = max(profile(self.graph, schedule), default=0)
+            peak = peak_bytes(self.graph, schedule)
             self._plans[key] = RematPlan(schedule, more, peak, seconds)
         return self._plans[key]
 
@@ -149,10 +168,36 @@ class Rematerialization:
             count = max(count + 1, int(count * 1.25))
         yield self.plan(self._made)
 
+    def smallest(self) -> list[RematPlan]:
+        """Return plans, those of fewest bytes first; the smallest of the candidates release more values."""
+        plans = sorted(self.candidates(), key=lambda p: (p.peak_bytes, p.seconds))
+        released = [self._releasing(p) for p in plans[:RELEASED]]
+        return sorted([*released, *plans], key=lambda p: (p.peak_bytes, p.seconds))
+
+    def _releasing(self, plan: RematPlan) -> RematPlan:
+        """Return a plan that drops more of what is retained at the peak, while that lowers the peak."""
+        tries = MOST_RELEASES
+        while tries:
+            lives = instances(self.graph, plan.schedule)
+            peak = int(np.argmax(profile(self.graph, plan.schedule)))
+            there = zip(lives.values, lives.first, lives.last, strict=True)
+            alive = {v for v, first, last in there if first <= peak <= last and v in plan.retained}
+            for v in sorted(alive.intersection(self.gaps), key=lambda v: -self.graph.bytes_of(v)):
+                tries -= 1
+                tried = self.plan(plan.retained - {v})
+                if tried.peak_bytes < plan.peak_bytes or not tries:
+                    break
+            else:
+                return plan
+            plan = min(plan, tried, key=lambda p: p.peak_bytes)
+        return plan
+
     # -- within a budget -------------------------------------------------------------------------------------
     def within(self, budget: int) -> list[RematPlan]:
         """Return plans that need at most a number of bytes."""
         fit = [p for p in self.candidates() if p.peak_bytes <= budget]
+        if not fit:
+            fit = [p for p in self.smallest()[:1] if p.peak_bytes <= budget]
         by_peak = sorted(fit, key=lambda p: (p.peak_bytes, p.seconds))
         starts = by_peak[:1] if len(self.order) > LARGE else by_peak[:: -(-len(by_peak) // STARTS) or 1]
         return fit + [self._retaining(p, budget, by_span) for p in starts for by_span in (False, True)]
@@ -178,7 +223,7 @@ class Rematerialization:
     def _affordable(self, plan: RematPlan, budget: int, by_span: bool) -> list[tuple[int, ...]]:
         """Return results of recomputations for which the profile has room if they are retained instead."""
         graph, schedule = self.graph, plan.schedule
-        used = np.array(profile(graph, schedule), np.int64)
+        used = profile(graph, schedule)
         ends = self._last_reads(schedule)
         items: list[tuple[float, list[tuple[int, int, int]], tuple[int, ...]]] = []
         seen: set[int] = set()
@@ -250,7 +295,7 @@ def fitted(graph: TaskGraph, budget: int) -> RematPlan | None:
 
 def smallest(graph: TaskGraph) -> list[RematPlan]:
     """Return plans, those of fewest bytes first; the first of a small graph needs the least there is."""
-    plans = [plan for search in searches(graph) for plan in search.candidates()]
+    plans = [plan for search in searches(graph) for plan in search.smallest()]
     plans.sort(key=lambda p: (p.peak_bytes, p.seconds))
     if len(graph.tasks) <= MOST_TASKS:
         with suppress(OverflowError):
@@ -268,4 +313,4 @@ def smallest(graph: TaskGraph) -> list[RematPlan]:
 
 def _as_plan(graph: TaskGraph, schedule: Schedule) -> RematPlan:
     seconds = sum(graph.tasks[k].seconds for k in schedule)
-    return RematPlan(schedule, frozenset(), max(profile(graph, schedule), default=0), seconds)
+    return RematPlan(schedule, frozenset(), peak_bytes(graph, schedule), seconds)

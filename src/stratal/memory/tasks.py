@@ -18,9 +18,13 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from stratal.base.errors import VerifyError
 
 Schedule = tuple[int, ...]
+Bytes = npt.NDArray[np.int64]
 
 
 class Task(NamedTuple):
@@ -78,54 +82,87 @@ class Evaluation(NamedTuple):
 def evaluate(graph: TaskGraph, schedule: Schedule) -> Evaluation:
     """Return what a schedule costs. Raises: VerifyError where a task reads what is not there."""
     seconds = sum(graph.tasks[k].seconds for k in schedule)
-    return Evaluation(max(profile(graph, schedule), default=0), seconds, critical_seconds(graph, schedule))
+    return Evaluation(peak_bytes(graph, schedule), seconds, critical_seconds(graph, schedule))
 
 
-def profile(graph: TaskGraph, schedule: Schedule) -> list[int]:
-    """Return the bytes in use while each task of a schedule runs."""
-    dying = deaths(graph, schedule)
-    found, live = [], 0
+def peak_bytes(graph: TaskGraph, schedule: Schedule) -> int:
+    """Return the most bytes in use at a moment of a schedule."""
+    return int(profile(graph, schedule).max(initial=0))
+
+
+def profile(graph: TaskGraph, schedule: Schedule) -> Bytes:
+    """Return the bytes in use while each task of a schedule runs.
+
+    Raises: VerifyError where a task reads what is not there.
+    """
+    lives = instances(graph, schedule)
+    count = len(schedule)
+    sizes = np.fromiter(map(graph.nbytes.__getitem__, lives.values), np.int64, len(lives.values))
+    begun = np.bincount(lives.first, sizes, count + 2)
+    ended = np.bincount(np.array(lives.last, np.int64) + 1, sizes, count + 2)
+    used = np.cumsum((begun - ended).astype(np.int64))[:count]
     for position, number in enumerate(schedule):
-        task, dies = graph.tasks[number], dying[position]
-        made = sum(map(graph.bytes_of, task.writes))
-        shared = sum(graph.bytes_of(w) for r, w in shared_pairs(graph, task, dies))
-        found.append(live + made - shared + task.workspace_bytes)
-        live += made - sum(map(graph.bytes_of, dies))
+        task = graph.tasks[number]
+        if task.workspace_bytes:
+            used[position] += task.workspace_bytes
+        if task.in_place:
+            used[position] -= _shared_bytes(graph, task, lives, position)
+    return used
+
+
+class Instances(NamedTuple):
+    """The instances of values in a schedule: of which value, made where, needed up to where."""
+
+    values: list[int]
+    first: list[int]
+    last: list[int]
+    read_at: dict[tuple[int, int], int]  # the instance of a value that the task at a position reads in place
+
+
+def instances(graph: TaskGraph, schedule: Schedule) -> Instances:
+    """Return when each instance lives. Raises: VerifyError where a task reads what is not there."""
+    nbytes, outputs, made_by = graph.nbytes, graph.outputs, graph.writer
+    found = Instances([], [], [], {})
+    values, first, last, read_at = found
+    current: dict[int, int] = {}  # the living instance of each value
+    replaced: set[int] = set()
+    for position, number in enumerate(schedule):
+        task = graph.tasks[number]
+        for r in task.reads:
+            instance = current.get(r)
+            if instance is not None:
+                last[instance] = position
+            elif r in replaced or (r in made_by and nbytes.get(r)):
+                raise VerifyError("schedule: a task reads what is not there", got=f"task {number}, %{r}")
+        for r, _ in task.in_place:
+            if r in current:
+                read_at[position, r] = current[r]
+        for w in task.writes:
+            if nbytes.get(w):
+                current[w] = len(values)
+                values.append(w)
+                first.append(position)
+                last.append(position)
+        if task.overwrites:
+            replaced.update(task.overwrites)
+    for v in outputs:
+        if v in current:
+            last[current[v]] = len(schedule)
     return found
 
 
-def shared_pairs(graph: TaskGraph, task: Task, dies: frozenset[int]) -> list[tuple[int, int]]:
-    """Return which values a task writes over which that it reads, each once."""
-    found: dict[int, int] = {}
+def _shared_bytes(graph: TaskGraph, task: Task, lives: Instances, position: int) -> int:
+    """Return the bytes of what a task writes over values that nobody reads after it."""
+    total = 0
+    taken: set[int] = set()
     for read, written in task.in_place:
-        fits = read in dies and graph.bytes_of(read) == graph.bytes_of(written)
-        if fits and read not in found.values() and written not in found:
-            found[written] = read
-    return [(r, w) for w, r in found.items()]
-
-
-def deaths(graph: TaskGraph, schedule: Schedule) -> list[frozenset[int]]:
-    """Return the values whose instances nobody needs after each task of a schedule."""
-    last: dict[int, int] = {}  # of the living instance of each value
-    dying: list[set[int]] = [set() for _ in schedule]
-    overwritten: set[int] = set()
-    writer = graph.writer
-    for position, number in enumerate(schedule):
-        task = graph.tasks[number]
-        for read in task.reads:
-            if read in last:
-                last[read] = position
-            elif read in writer or read in overwritten:
-                raise VerifyError("schedule: a task reads what is not there", got=f"task {number}, %{read}")
-        for written in task.writes:
-            if written in last:
-                dying[last[written]].add(written)
-            last[written] = position
-        overwritten.update(task.overwrites)
-    for value, position in last.items():
-        if value not in graph.outputs:
-            dying[position].add(value)
-    return [frozenset(values) for values in dying]
+        instance = lives.read_at.get((position, read))
+        if instance is None or lives.last[instance] != position or not taken.isdisjoint((read, written)):
+            continue
+        if graph.bytes_of(read) == graph.bytes_of(written):
+            taken |= {read, written}
+            total += graph.bytes_of(written)
+    return total
 
 
 def critical_seconds(graph: TaskGraph, schedule: Schedule) -> float:

@@ -14,7 +14,7 @@ from stratal.base.errors import VerifyError
 from stratal.memory.exact import quickest
 from stratal.memory.ordering import predecessors, sinks_first
 from stratal.memory.rematerialize import fitted, smallest
-from stratal.memory.tasks import Schedule, Task, TaskGraph, deaths, evaluate, profile
+from stratal.memory.tasks import Schedule, Task, TaskGraph, evaluate, peak_bytes, profile
 
 
 def chain(layers: int, nbytes: int = 64) -> TaskGraph:
@@ -75,7 +75,7 @@ def brute_force(graph: TaskGraph, budget: int, longest: int) -> float:
         seconds = sum(graph.tasks[k].seconds for k in done)
         if seconds + sum(t.seconds for k, t in enumerate(graph.tasks) if k not in done) >= best:
             return
-        if len(set(done)) == len(graph.tasks) and max(profile(graph, done)) <= budget:
+        if len(set(done)) == len(graph.tasks) and peak_bytes(graph, done) <= budget:
             best = seconds
             return
         if len(done) < longest:
@@ -96,26 +96,26 @@ def test_a_chain_needs_all_of_its_values_at_the_turn() -> None:
 
 def test_what_a_task_reads_last_may_be_overwritten() -> None:
     tasks = [Task(1.0, (-1,), (0,)), Task(1.0, (0,), (1,), ((0, 1),))]
-    assert max(profile(TaskGraph(tasks, {0: 8, 1: 8}, frozenset([1])), (0, 1))) == 8
-    assert max(profile(TaskGraph(tasks, {0: 8, 1: 4}, frozenset([1])), (0, 1))) == 12  # of other sizes
-    assert max(profile(TaskGraph(tasks, {0: 8, 1: 8}, frozenset([0, 1])), (0, 1))) == 16  # a result
+    assert peak_bytes(TaskGraph(tasks, {0: 8, 1: 8}, frozenset([1])), (0, 1)) == 8
+    assert peak_bytes(TaskGraph(tasks, {0: 8, 1: 4}, frozenset([1])), (0, 1)) == 12  # of other sizes
+    assert peak_bytes(TaskGraph(tasks, {0: 8, 1: 8}, frozenset([0, 1])), (0, 1)) == 16  # a result
 
 
 def test_a_recomputed_value_is_not_there_in_between() -> None:
     tasks = [Task(1.0, (-1,), (0,)), Task(1.0, (0,), (1,)), Task(1.0, (1,), (2,)), Task(1.0, (0, 2), (3,))]
     graph = TaskGraph(tasks, {0: 100, 1: 10, 2: 10, 3: 1}, frozenset([3]))
-    assert profile(graph, (0, 1, 2, 3)) == [100, 110, 120, 111]
-    assert profile(graph, (0, 1, 2, 0, 3)) == [100, 110, 20, 110, 111]
+    assert profile(graph, (0, 1, 2, 3)).tolist() == [100, 110, 120, 111]
+    assert profile(graph, (0, 1, 2, 0, 3)).tolist() == [100, 110, 20, 110, 111]
 
 
 def test_a_schedule_that_reads_what_is_not_there_is_refused() -> None:
     with pytest.raises(VerifyError, match="reads what is not there"):
-        deaths(chain(3), (1, 0, 2))
+        profile(chain(3), (1, 0, 2))
     replaced = TaskGraph(
         [Task(1.0, (), (0,), overwrites=(-1,)), Task(1.0, (-1,), (1,))], {0: 1, 1: 1}, frozenset()
     )
     with pytest.raises(VerifyError, match="reads what is not there"):
-        deaths(replaced, (0, 1))
+        profile(replaced, (0, 1))
 
 
 # -- exhaustive search ---------------------------------------------------------------------------------------
@@ -124,23 +124,24 @@ def test_a_schedule_that_reads_what_is_not_there_is_refused() -> None:
 )
 def test_exhaustive_search_equals_brute_force(seed: int) -> None:
     rng = random.Random(seed)
-    graph = random_graph(rng, 6 if seed < 25 else 7)
+    graph = random_graph(rng, 5 if seed < 25 else 6)
     whole = evaluate(graph, graph.order).peak_bytes
     for budget in sorted({whole, whole - 1, *(rng.randint(0, whole) for _ in range(3))}):
         found = quickest(graph, budget)
-        wanted = brute_force(graph, budget, len(graph.tasks) + 3)
+        longest = len(graph.tasks) + 2
+        wanted = brute_force(graph, budget, longest)
         if found is None:
             assert wanted == math.inf
             continue
         cost = evaluate(graph, found)
         assert cost.peak_bytes <= budget
         assert cost.seconds <= wanted  # it may run tasks more often than brute force tries
-        assert len(found) > len(graph.tasks) + 3 or cost.seconds == wanted
+        assert len(found) > longest or cost.seconds == wanted
 
 
 # -- plans within budgets ------------------------------------------------------------------------------------
 @given(st.integers(0, 10**6), st.floats(0.3, 1.0))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_plans_keep_their_budget_and_run_every_task(seed: int, share: float) -> None:
     graph = random_graph(random.Random(seed), 14)
     whole = evaluate(graph, graph.order)
