@@ -1,7 +1,8 @@
 """Several ranks beside one, beside PyTorch's and MPI's: training, all-reduces, servers, slow links.
 
     training      GPT 6x384 and ResNet-18, one global batch: two ranks with a thread each, one rank with two,
-                  PyTorch's DistributedDataParallel over gloo
+                  PyTorch's DistributedDataParallel over gloo; and two ranks that send nothing, the most that
+                  hidden communication can reach
     allreduce     sums over two ranks in place, beside MPI's own Allreduce, 1 KB to 64 MB
     bookkeeping   steps with the ledger and the hashes of collectives, and without
     servers       a ring beside a parameter server, 2, 3 and 4 ranks; bytes equal the formulas
@@ -32,7 +33,7 @@ import numpy as np
 
 from benchmarks.models import WORKLOADS
 from benchmarks.parallel_groups import GROUPS, RANKS, ROOT, Groups, end, start
-from benchmarks.parallel_training import ALONE, PEER, STRATEGIES
+from benchmarks.parallel_training import ALONE, PEER, SILENT, STRATEGIES
 from stratal.distributed.launcher import find_mpirun, mpirun_command
 from stratal.distributed.links import Link, estimate_ns, traffic
 
@@ -94,7 +95,8 @@ def _trained(name: str, turns: int, folder: Path, limit_s: float) -> list[Row]:
                 taken, found = groups.turn(group, steps)
                 seconds[group].append(taken / steps)
                 losses[group] += found
-    # Batch norm of each rank's part is another function than that of the whole batch.
+    # Ranks that send nothing learn something else. Batch norm of each rank's part is another function than
+    # that of the whole batch.
     together = [PEER, *STRATEGIES] + ([ALONE] if name == "gpt" else [])
     first = WARM_TURNS * steps  # later ones differ as rounding grows
     wanted = losses[together[0]][:first]
@@ -106,6 +108,7 @@ def _trained(name: str, turns: int, folder: Path, limit_s: float) -> list[Row]:
     best = max(STRATEGIES, key=lambda group: rates[group])
     more = {f"{group}_per_s": rate for group, rate in rates.items()}
     return [
+        row(f"{title}, no communication beside one", rates[SILENT] / rates[ALONE], None),
         *(row(f"{title}, {group} beside one", rates[group] / rates[ALONE], None) for group in STRATEGIES),
         row(f"{title}, two ranks beside one", rates[best] / rates[ALONE], gate, True, strategy=best, **more),
         row(f"{title}, two ranks beside DDP", rates[best] / rates[PEER], BESIDE_DDP, True, strategy=best),

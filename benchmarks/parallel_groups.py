@@ -18,13 +18,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final
 
-from benchmarks.parallel_training import ALONE, PEER, STRATEGIES, write_weights
+from benchmarks.parallel_training import ALONE, PEER, SILENT, STRATEGIES, write_weights
 from stratal.base.processes import die_with_parent
 from stratal.distributed.launcher import environment, mpirun_command
 
 ROOT: Final = Path(__file__).parents[1]
 RANKS: Final = 2
-GROUPS: Final = (ALONE, *STRATEGIES, PEER)
+GROUPS: Final = (ALONE, SILENT, *STRATEGIES, PEER)
 
 
 def start(command: Sequence[str], threads: int, **more: Any) -> subprocess.Popen[str]:
@@ -50,7 +50,9 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 class Groups:
-    """One rank with two threads, two ranks by each strategy, two of PyTorch: all begin with equal weights."""
+    """One rank with two threads, two ranks without communication and by each strategy, two of PyTorch: all
+    begin with equal weights.
+    """
 
     def __init__(self, name: str, folder: Path, seconds: float) -> None:
         self._folder: Final = folder

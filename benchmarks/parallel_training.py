@@ -22,7 +22,7 @@ from benchmarks.models import WORKLOADS, Workload
 from stratal.base.processes import die_with_parent
 
 STRATEGIES: Final = ("data", "zero1")
-ALONE, PEER = "alone", "ddp"
+ALONE, SILENT, PEER = "alone", "silent", "ddp"
 Step = Callable[[], float]
 
 
@@ -59,7 +59,7 @@ def step_of(workload: Workload, nn: Any, model: Any, optimizer: Any) -> Callable
 
 
 def own_step(name: str, group: str, folder: Path) -> Step:
-    """Return the compiled step of Stratal, by one rank or by a strategy."""
+    """Return the compiled step of Stratal: by one rank, by a strategy, or by ranks that send nothing."""
     import stratal as st
     from stratal import distributed as dist
 
@@ -70,7 +70,7 @@ def own_step(name: str, group: str, folder: Path) -> Step:
     optimizer = workload.optimizer(st.optim, model.parameters())
     data = [st.tensor(array) for array in batch(name, dist.rank(), dist.world_size())]
     step = step_of(workload, st.nn, model, optimizer)
-    if group != ALONE:
+    if group not in (ALONE, SILENT):
         strategy = dist.zero(1, optimizer) if group == "zero1" else dist.data(optimizer)
         step = dist.parallel(step, strategy)
     compiled = st.compile(step)
