@@ -74,6 +74,7 @@ class ShardStart(Collective):
     server: int = 0  # the rank an exchange is with
     channel: int = 0  # of its messages
     name = "shard_start"
+    begins = True
     not_differentiable = "a token has no derivative"
 
     def infer(self, *types: TensorType) -> TensorType:

@@ -60,6 +60,7 @@ class Op:
     _fields: ClassVar[tuple[str, ...]] = ()
     foldable: ClassVar[bool] = True  # may be evaluated at compile time when its inputs are constant
     effects: ClassVar[bool] = False  # must not be dropped, merged or repeated (host calls)
+    begins: ClassVar[bool] = False  # what goes on beside the kernels behind it: it runs as soon as it can
     by_parts: ClassVar[bool] = False  # of complex operands: does the same to real and imaginary parts
     ulp: ClassVar[float] = 0.5  # bound on the rounding error of the lowered form, in units in the last place
     exact: ClassVar[str] = ""  # kinds of results (`buif`) for which the reference has the kernel's bits

@@ -161,6 +161,7 @@ class AllReduceStart(Collective):
     algorithm: str = ""
     program: str = ""  # a digest of the program it is part of, alike on all ranks
     name = "all_reduce_start"
+    begins = True
     not_differentiable = "a token has no derivative: all_reduce has one"
 
     def infer(self, *types: TensorType) -> TensorType:

@@ -3,6 +3,9 @@
 A weight's gradient needs the layer's input and the gradient of its output, and makes what lives beside the
 arena: run at once, it lets both go, and finds them in the cache; run last, as the order of results has it,
 it keeps those of all layers.
+
+What begins a collective runs as soon as its operand is there: a kernel in between is time in which no
+message is under way.
 """
 
 from __future__ import annotations
@@ -61,10 +64,11 @@ def late_updates(graph: Graph, partition: Partition, checked: Iterable[Node]) ->
 
 
 class _Soon:
-    """Moves kernels forward to where they free at least the memory they take.
+    """Moves kernels forward to where they free at least the memory they take, and starts of collectives.
 
     A kernel that makes a state's new value stays behind whoever reads the old one, and behind what may fail:
-    only then it is made in place.
+    only then it is made in place. So does a start behind host calls and checks before it: their order is that
+    of all ranks.
     """
 
     def __init__(
@@ -88,6 +92,8 @@ class _Soon:
             updated = [states[m] for m in group.members if m in states]
             if updated:
                 before |= may_fail.union(*(self.readers.get(s, ()) for s in updated))
+            if _begins(group):
+                before |= {m for m in may_fail if m < k}
             self.after.append(before - {k})
 
     def _maker(self, node: Node) -> Group | None:
@@ -116,7 +122,7 @@ class _Soon:
             due = [first]
             while due:
                 k = heapq.heappop(due)
-                if done[k] or (k != first and (waits[k] > 0 or not self._frees(k, left))):
+                if done[k] or (k != first and (waits[k] > 0 or not self._runs_soon(k, left))):
                     continue
                 done[k] = True
                 order.append(self.groups[k])
@@ -129,9 +135,11 @@ class _Soon:
                         heapq.heappush(due, next(iter(left[node])))
         return order
 
-    def _frees(self, k: int, left: dict[Node, set[int]]) -> bool:
-        """Return whether a kernel is the last to read at least as many bytes as it makes."""
+    def _runs_soon(self, k: int, left: dict[Node, set[int]]) -> bool:
+        """Return whether a group begins a collective, or is the last to read at least the bytes it makes."""
         group = self.groups[k]
+        if _begins(group):
+            return True
         if group.kind not in KERNELS:
             return False
         freed = sum(
@@ -156,6 +164,10 @@ class _Soon:
                 change[k] += _nbytes(node)
                 change[max(k, last.get(node, k))] -= _nbytes(node)
         return max(accumulate(change), default=0)
+
+
+def _begins(group: Group) -> bool:
+    return any(node.op.begins for node in group.members)
 
 
 def _nbytes(node: Node) -> int:

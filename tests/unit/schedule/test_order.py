@@ -11,6 +11,8 @@ import stratal as st
 from stratal import compiler, nn, optim
 from stratal.base.artifact import Copy, Launch, flat
 from stratal.base.errors import IndexOutOfRangeError
+from stratal.distributed import data
+from stratal.distributed.reducer import Reducer
 from stratal.plan.host import current_target
 
 pytestmark = pytest.mark.quick
@@ -54,6 +56,28 @@ def test_weights_are_still_updated_where_they_stand() -> None:
     step, _ = trained()
     commands = flat(step.program.executable.commands)
     assert not [c for c in commands if isinstance(c, Copy) and c.label == "update"]
+
+
+def test_a_bucket_of_gradients_leaves_before_another_kernel_runs() -> None:
+    layers = [part for _ in range(LAYERS) for part in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
+    model = nn.Sequential(*layers)
+    update = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    update.register_step_pre_hook(Reducer(data(bucket_bytes=2 * WIDTH * (WIDTH + 1) * 4)))
+
+    @st.compile
+    def step(x: Any) -> Any:
+        update.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        update.step()
+        return loss
+
+    step(st.ones((BATCH, WIDTH))).item()
+    commands = step.program.plan.commands
+    starts = [k for k, c in enumerate(commands) if str(c.get("op")).startswith("all_reduce_start")]
+    assert len(starts) == LAYERS / 2
+    for k in starts:
+        assert commands[k]["reads"][-1] in commands[k - 1]["writes"], commands[k - 1]["name"]
 
 
 def test_nothing_is_updated_before_an_index_is_known_to_be_good() -> None:
