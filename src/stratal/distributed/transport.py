@@ -27,7 +27,7 @@ _YIELD_NS: Final = 500_000
 _LOOK_NS: Final = 50_000_000  # between looks at what others are doing
 _SLEEP_S: Final = 50e-6
 _SLEEP_SHARE: Final = 0.125  # of what was waited, while kernels go on
-_MOST_SLEEP_S: Final = 1e-3
+_MOST_SLEEP_S: Final = 0.25e-3  # a socket takes in what a slow link brings in that time
 
 
 class Counters:

@@ -27,6 +27,12 @@ DEFAULT_TIMEOUT: Final = 300.0  # seconds
 SIZE_VARIABLES: Final = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")  # that launchers set
 _GRACE_S: Final = 2.0  # beyond the time-out of a collective, for its error to be made
 _DEFAULT: Final = Link()
+# Over TCP Open MPI asks a receiver before it sends more than 64 KB, and either side answers when it polls
+# next: behind kernels a bucket took 2.5 times as long as the link needs. So its part leaves at once.
+_TCP: Final = {
+    f"OMPI_MCA_btl_tcp_{name}": str(1 << 19)
+    for name in ("eager_limit", "rndv_eager_limit", "max_send_size")
+}
 
 
 class World:
@@ -314,6 +320,8 @@ def _over_mpi(timeout: float) -> World:
             import mpi4py
 
             mpi4py.rc.finalize = False  # where a rank has died the end of MPI may wait for it for ever
+        for name, value in _TCP.items():
+            os.environ.setdefault(name, value)
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise MissingExtraError(
