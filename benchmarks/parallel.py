@@ -118,12 +118,7 @@ def _trained(name: str, turns: int, folder: Path, limit_s: float) -> list[Row]:
 # -- the others ----------------------------------------------------------------------------------------------
 def allreduce(turns: int, limit_s: float) -> list[Row]:
     """Return the time of our all-reduce over MPI's, by size; algorithms are chosen by measured links."""
-    measuring = [sys.executable, "-m", "stratal", "doctor", "--cluster", "-n", str(RANKS)]
-    doctor = start(measuring, 1, stdout=DEVNULL)
-    try:
-        doctor.wait(limit_s)
-    finally:
-        end(doctor)
+    _measure_links([sys.executable, "-m"], limit_s, "-n", str(RANKS))
     rows = []
     for found in on_ranks("allreduce", RANKS, turns, limit_s):
         nbytes = found["nbytes"]
@@ -168,16 +163,29 @@ def slow(turns: int, limit_s: float) -> list[Row]:
     options = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo",
                "--mca", "accelerator", "null", "--mca", "mpi_yield_when_idle", "1", "--bind-to", "none",
                "--map-by", ":OVERSUBSCRIBE"]  # fmt: skip
-    script = [sys.executable, "-m", "benchmarks.parallel_ranks", "slow", str(turns)]
-    ranks = [find_mpirun(), "-n", str(RANKS), *options, *script]
+    ranks = [find_mpirun(), "-n", str(RANKS), *options, sys.executable, "-m"]
     inside = ["unshare", "-Urn", "sh", "-c", f'{NETWORK} && exec "$@"', "sh"]
-    (found,) = on_ranks("slow", RANKS, turns, limit_s, inside, ranks)
-    backward_ms = found["silent_ms"] * 2 / 3  # of a step: forward is a third, the update little
-    fits_ms = min(found["sending_ms"], backward_ms)
-    hidden = (found["silent_ms"] + found["sending_ms"] - found["bucketed_ms"]) / fits_ms
-    values = (hidden, found["single_ms"] / found["bucketed_ms"])
+    _measure_links([*inside, *ranks], limit_s)
+    script = [*ranks, "benchmarks.parallel_ranks", "slow", str(turns)]
+    (found,) = on_ranks("slow", RANKS, turns, limit_s, inside, script)
+    hidden_ms = found["silent_ms"] + found["sending_ms"] - found["bucketed_ms"]
+    # The last gradients are there when backward ends: what is left of them then, nothing can hide.
+    fits_ms = found["sending_ms"] - found["unhidden_ms"]
+    values = (hidden_ms / fits_ms, found["single_ms"] / found["bucketed_ms"])
     pairs = zip(gates.items(), values, strict=True)
-    return [row(name, value, gate, True, **found) for (name, gate), value in pairs]
+    return [
+        row("slow link, hidden of all", hidden_ms / found["sending_ms"], None),
+        *(row(name, value, gate, True, **found) for (name, gate), value in pairs),
+    ]
+
+
+def _measure_links(python: Sequence[str], limit_s: float, *more: str) -> None:
+    """Measure what messages cost, for those that come after; `python` ends with its `-m`."""
+    doctor = start([*python, "stratal", "doctor", "--cluster", *more], 1, stdout=DEVNULL)
+    try:
+        doctor.wait(limit_s)
+    finally:
+        end(doctor)
 
 
 def _cannot_slow() -> str:

@@ -10,9 +10,9 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -193,7 +193,10 @@ def _sent(kind: str, strategy: Callable[[Any], Any], turns: int) -> list[Found]:
 
 # -- a slow link ---------------------------------------------------------------------------------------------
 def slow(turns: int) -> list[Found]:
-    """Steps over a slow link: sending nothing, with buckets, and one all-reduce per tensor."""
+    """Steps over a slow link: sending nothing, with buckets, and one all-reduce per tensor.
+
+    `unhidden_ms`: what a link that is never idle while a gradient is there would leave behind backward.
+    """
     from stratal import distributed as dist
 
     small = functools.partial(gpt, layers=2, d=128, heads=4)
@@ -208,16 +211,60 @@ def slow(turns: int) -> list[Found]:
         dist.all_reduce(gradients, algorithm="all_to_all")
 
     waited: list[float] = []
+    seen: list[Departures] = []
 
     def noting() -> None:
         dist.overlap(reset=True)
         bucketed()
         waited.append(1e3 * dist.overlap()["waited_s"])
 
-    times = turns_of([silent, noting, single, sending], turns)
+    def watched() -> None:
+        with departures() as left:
+            single()
+        seen.append(left)
+
+    times = turns_of([silent, noting, watched, sending], turns)
     names = ("silent_ms", "bucketed_ms", "single_ms", "sending_ms")
     found = {name: 1e3 * t for name, t in zip(names, times, strict=True)}
-    return [{"nbytes": nbytes, "waited_ms": statistics.median(waited[WARM:]), **found}]
+    unhidden = [1e3 * left.unhidden_s(nbytes / times[-1]) for left in seen[-turns:]]
+    found |= {"waited_ms": statistics.median(waited[-turns:]), "unhidden_ms": statistics.median(unhidden)}
+    return [{"nbytes": nbytes, **found}]
+
+
+class Departures(NamedTuple):
+    """When each gradient of a step leaves, with its bytes, and when the step waits for them."""
+
+    left: list[tuple[float, int]]
+    waits: list[float]
+
+    def unhidden_s(self, rate: float) -> float:
+        """Return how long a link of `rate` bytes/s goes on behind the first wait, if it is idle only where
+        nothing is there to be sent.
+        """
+        free = 0.0
+        for at, nbytes in self.left:
+            free = max(free, at) + nbytes / rate
+        return max(0.0, free - self.waits[0])
+
+
+@contextmanager
+def departures() -> Iterator[Departures]:
+    """Note what programs of this rank begin to send in the block."""
+    from stratal.distributed.overlapped import Overlapped
+
+    found = Departures([], [])
+    start, finish = Overlapped.start, Overlapped.finish
+
+    def starting(self: Any, array: Any, *more: Any) -> int:
+        found.left.append((time.perf_counter(), array.nbytes))
+        return start(self, array, *more)
+
+    def finishing(self: Any, *more: Any) -> Any:
+        found.waits.append(time.perf_counter())
+        return finish(self, *more)
+
+    with mock.patch.multiple(Overlapped, start=starting, finish=finishing):
+        yield found
 
 
 PARTS: Final = {f.__name__: f for f in (allreduce, bookkeeping, ring, servers, slow)}

@@ -9,6 +9,7 @@ import pytest
 from benchmarks import parallel
 from benchmarks.__main__ import main
 from benchmarks.parallel_groups import end, start
+from benchmarks.parallel_ranks import Departures
 from launching import launched, needs_mpi
 
 from stratal.distributed.links import traffic
@@ -29,6 +30,15 @@ def test_a_machine_without_the_tools_gets_rows_that_say_why(
     rows = parallel.slow(1, 10.0)
     assert [(r["ratio"], r["met"]) for r in rows] == [(None, None)] * 2
     assert "there is no unshare, ip, tc" in parallel.text(rows[0])
+
+
+def test_what_cannot_be_hidden_is_what_a_busy_link_has_left_at_the_first_wait() -> None:
+    early = Departures([(0.0, 10), (1.0, 20)], [5.0, 6.0])
+    assert early.unhidden_s(10.0) == 0
+    late = Departures([(0.0, 30), (1.0, 20), (4.9, 10)], [5.0])
+    assert late.unhidden_s(10.0) == pytest.approx(1.0)  # three seconds, two, and one more
+    alone = Departures([(0.0, 10), (4.9, 10)], [5.0])
+    assert alone.unhidden_s(10.0) == pytest.approx(0.9)
 
 
 def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
