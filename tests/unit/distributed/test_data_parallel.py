@@ -111,7 +111,7 @@ def test_buckets_hold_one_dtype_up_to_a_limit_and_every_parameter_once() -> None
     assert [[p.numel() for p in bucket] for bucket in filled] == [[10, 20], [5], [99]]
     assert [len(b) for b in buckets(params[:2], 119)] == [1, 1]
     assert list(buckets([], 1)) == []
-    assert bucket_bytes(2, Link(alpha_ns=1000, beta_ns=1)) == 1 << 16
+    assert bucket_bytes(2, Link(alpha_ns=1000, beta_ns=1)) == 1 << 18
     assert bucket_bytes(4, Link(alpha_ns=1e6, beta_ns=1)) > 10_000_000
 
 
