@@ -115,8 +115,7 @@ class Dispatcher:
         free_at = [w.free_at for w in self.workers if not w.retiring]
         planned = deadline - self._reserve(deadline - now)
         if reason := self.queue.refusal(model.key, rows, planned, now, free_at):
-            if not len(self.queue):
-                self.queue.ease(model.key, model.table)
+            self.queue.ease(model.key, model.table, now)
             raise RequestError(429, f"{model.name}: cannot be in time", got=reason)
         self._unanswered[model.key] += 1
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from stratal.formats.signature import Signature, TensorSpec
 from stratal.serve.planning import LatencyTable
-from stratal.serve.planning_latency import QUANTILE
+from stratal.serve.planning_latency import ENOUGH, QUANTILE, bounded
 
 Array = np.ndarray[Any, Any]
 SECONDS: Final = 0.3  # that all sizes of a model run together
@@ -54,10 +54,19 @@ class _Rounds:
         return done < LEAST_ROUNDS or (done < MOST_ROUNDS and spent < SECONDS)
 
     def measured(self) -> Measured:
-        """Return both tables; the first round does not count: batches of it take twice as long."""
+        """Return both tables; the first round does not count: batches of it take twice as long.
+
+        Of a large model there are two rounds, so that a stall would make a size look several times too slow:
+        few times are bounded by those of other sizes.
+        """
+        sizes = tuple(self.times)
+        certain = [len(times) > ENOUGH for times in self.times.values()]
         high, typical = (
-            LatencyTable.of({n: float(np.quantile(t[1:], share)) for n, t in self.times.items()})
-            for share in (QUANTILE, 0.5)
+            LatencyTable(sizes, tuple(bounded(sizes, seconds, certain)))
+            for seconds in (
+                [float(np.quantile(times[1:], share)) for times in self.times.values()]
+                for share in (QUANTILE, 0.5)
+            )
         )
         return Measured(high, typical)
 

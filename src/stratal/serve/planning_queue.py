@@ -12,16 +12,18 @@ refuses a request that would be late itself or would make another late that was 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from stratal.serve.planning import LatencyTable, knee
 from stratal.serve.planning_latency import Latencies, Pace
 from stratal.serve.planning_schedule import Planned, appended, batches_of, schedule
 
 T = TypeVar("T")
+EASE_SECONDS: Final = 0.2
 
 
 class Entry(NamedTuple, Generic[T]):
@@ -48,10 +50,21 @@ class ModelQueue(Generic[T]):
     """The requests of one model, first deadline first, and what is known of its latency."""
 
     latencies: Latencies
-    cap: int
+    sla: float
+    most_rows: int = 0  # of a batch, where it is not the knee
+    cap: int = field(init=False)
+    eased: float = -math.inf  # when it was last believed faster
     entries: list[Entry[T]] = field(default_factory=list)
     rows: int = 0
     planned: list[Planned] | None = None  # the batches of `entries`, until something changes
+
+    def __post_init__(self) -> None:
+        self.learned()
+
+    def learned(self) -> None:
+        """Follow what is known of the latency: batches end at the knee of the median."""
+        self.cap = self.most_rows or knee(self.latencies.typical, self.sla)
+        self.planned = None
 
     @property
     def table(self) -> LatencyTable:
@@ -105,7 +118,7 @@ class DeadlineQueue(Generic[T]):
 
         `table` is a high quantile of the latency, `typical` the median, where that is known.
         """
-        self._models[name] = ModelQueue(Latencies(table, typical), cap or knee(table, sla))
+        self._models[name] = ModelQueue(Latencies(table, typical), sla, cap)
 
     def remove_model(self, name: str) -> list[T]:
         """Forget a model; return the requests that waited for it."""
@@ -130,15 +143,19 @@ class DeadlineQueue(Generic[T]):
         if queue is not None:
             self.pace.observe(seconds, queue.table.latency(rows))
             queue.latencies.observe(rows, seconds)
-            queue.planned = None
+            queue.learned()
 
-    def ease(self, name: str, measured: LatencyTable) -> None:
-        """Believe a model a little faster again. For a model that is refused because it seems slow: nothing
-        of it runs, so nothing else would ever correct what a stall of the machine made of its table.
+    def ease(self, name: str, measured: LatencyTable, now: float) -> None:
+        """Believe a model a little faster again, at most once in `EASE_SECONDS`.
+
+        For a model that is refused, maybe because it seems slow: nothing of it runs, so nothing else would
+        ever correct what a stall of the machine made of its table. Others may run meanwhile.
         """
         queue = self._models[name]
-        queue.latencies.ease(measured)
-        queue.planned = None
+        if now >= queue.eased + EASE_SECONDS:
+            queue.eased = now
+            queue.latencies.ease(measured)
+            queue.learned()
 
     def __len__(self) -> int:
         return sum(len(q.entries) for q in self._models.values())

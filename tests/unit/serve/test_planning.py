@@ -112,6 +112,31 @@ def test_latencies_follow_the_machine_and_one_stall_changes_neither_median_nor_q
     assert known.high.at(8) == 0.001
 
 
+def test_a_size_with_few_samples_is_no_slower_than_its_neighbours_allow() -> None:
+    spoiled = RESNET.with_entry(4, 0.3).with_entry(1, 0.1)
+    known = Latencies(spoiled)
+    known.observe(2, RESNET.at(2))
+    assert known.typical.at(1) == known.typical.at(2)  # it could be filled up
+    assert known.high.at(4) <= RESNET.at(8)
+    for _ in range(40):
+        known.observe(4, 0.3)  # what was seen often is believed
+    assert known.high.at(4) == 0.3
+    steep = Latencies(LatencyTable((1, 2), (0.001, 0.1)))
+    steep.observe(1, 0.001)
+    assert steep.typical.at(2) == pytest.approx(0.003)
+
+
+def test_the_knee_follows_what_is_learned_of_the_latency() -> None:
+    queue = queue_of(("m", DIGITS.with_entry(1, 1e-5), 1.0))  # a batch of one seemed to be free
+    for k in range(8):
+        queue.push("m", str(k), 1, 1.0)
+    for _ in range(40):
+        queue.observe("m", 1, DIGITS.at(1))
+    batch = queue.take(0.0)
+    assert batch is not None
+    assert batch.rows == 8
+
+
 def test_the_pace_tells_a_slower_machine_after_a_batch_or_two_and_is_never_below_one() -> None:
     pace = Pace()
     for _ in range(50):
@@ -361,17 +386,18 @@ def test_where_the_machine_has_become_slow_less_is_admitted() -> None:
 
 
 def test_a_stall_of_the_machine_does_not_lock_a_model_out() -> None:
-    queue = queue_of(("slow", RESNET, 0.02))
+    queue = queue_of(("slow", RESNET, 0.02), ("other", DIGITS, 1.0))
     for _ in range(10):
         queue.observe("slow", 1, 30.0)
     assert queue.refusal("slow", 1, 0.02, 0.0, [0.0])
-    refused = 0
-    while queue.refusal("slow", 1, 0.02, 0.0, [0.0]):
-        queue.ease("slow", RESNET)  # as the server does with each that it refuses while nothing waits
-        refused += 1
-    assert refused < 60
-    for _ in range(100):
-        queue.ease("slow", RESNET)
+    queue.push("other", "busy", 1, 1e9)  # others are served meanwhile
+    seconds = 0
+    while queue.refusal("slow", 1, 0.02 + seconds, seconds, [seconds]):
+        queue.ease("slow", RESNET, seconds)  # as the server does with what it refuses
+        seconds += 1
+    assert seconds < 60
+    for k in range(100):
+        queue.ease("slow", RESNET, seconds + k)
     assert queue.table("slow").at(1) == pytest.approx(RESNET.at(1))
     assert queue.table("slow").at(8) == RESNET.at(8)
 
