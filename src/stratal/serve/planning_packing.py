@@ -5,6 +5,10 @@ a batch of b rows every duty cycle of d seconds, with latency(b) + d <= SLA; two
 by shortening both to the smaller cycle, which makes their batches smaller (they are squishy), as long as all
 of them still fit into the cycle. A session whose SLA is below two latencies has no cycle: it gets workers of
 its own, as many as make its waiting short enough.
+
+A cycle holds a batch of every session, however seldom one is asked: many sessions of low rates and tight SLAs
+fit into none. Where there are too few workers for that, sessions share one without a cycle, as long as
+Poisson arrivals, served as they come, are in time often enough.
 """
 
 from __future__ import annotations
@@ -29,7 +33,10 @@ class Share(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """What one worker does in a duty cycle (seconds), and the part of its time that is busy."""
+    """What one worker does in a duty cycle (seconds), and the part of its time that is busy.
+
+    Without a cycle (0) rows are served as they come.
+    """
 
     shares: tuple[Share, ...]
     duty_cycle: float
@@ -91,6 +98,27 @@ def pack(sessions: Sequence[Session], utilization: float = UTILIZATION, goal: fl
     return Packing((*full, *merged), tuple(refused))
 
 
+def pack_onto(
+    sessions: Sequence[Session], workers: int, utilization: float = UTILIZATION, goal: float = GOAL
+) -> Packing:
+    """Return a packing that, where duty cycles need more than so many workers, does without them.
+
+    It may still need more.
+    """
+    packing = pack(sessions, utilization, goal)
+    if len(packing.workers) <= workers:
+        return packing
+    found: list[Worker] = []
+    for worker in sorted(packing.workers, key=lambda w: -w.occupancy):
+        for k, other in enumerate(found):
+            if (both := _without_cycle([*other.shares, *worker.shares], goal)) is not None:
+                found[k] = both
+                break
+        else:
+            found.append(worker)
+    return Packing(tuple(found), packing.refused)
+
+
 def admit(sessions: Sequence[Session], workers: int, utilization: float = UTILIZATION) -> Packing:
     """Return a packing onto at most so many workers: sessions are taken in order, as long as they fit.
 
@@ -99,7 +127,7 @@ def admit(sessions: Sequence[Session], workers: int, utilization: float = UTILIZ
     taken: list[Session] = []
     refused: list[Refusal] = []
     for session in sessions:
-        packing = pack([*taken, session], utilization)
+        packing = pack_onto([*taken, session], workers, utilization)
         if packing.refused:
             refused += packing.refused
         elif len(packing.workers) > workers:
@@ -107,7 +135,7 @@ def admit(sessions: Sequence[Session], workers: int, utilization: float = UTILIZ
             refused.append(Refusal(session, f"{needs}; {regime(session).why}"))
         else:
             taken.append(session)
-    return Packing(pack(taken, utilization).workers, tuple(refused))
+    return Packing(pack_onto(taken, workers, utilization).workers, tuple(refused))
 
 
 def _full(session: Session, rate: float) -> tuple[list[Worker], float]:
@@ -143,6 +171,23 @@ def merge(left: Worker, right: Worker) -> Worker | None:
     busy = sum(s.session.table.at(s.batch) for s in shares)
     late = any(cycle + s.session.table.at(s.batch) > s.session.sla * (1 + 1e-9) for s in shares)
     return None if busy > cycle or late else Worker(tuple(shares), cycle, busy / cycle)
+
+
+def _without_cycle(shares: Sequence[Share], goal: float) -> Worker | None:
+    """Return one worker that serves rows of several sessions as they come, None where too many are late.
+
+    Rows arrive at rates r and are served one by one in s seconds. The wait W of such a queue has
+    P(W > t) <= exp(-h t) for every h with sum(r (exp(h s) - 1)) <= h (Kingman, 1964). That h is taken which
+    lets `goal` of every session's rows wait no longer than its SLA leaves.
+    """
+    spare = min(s.session.sla - s.session.table.seconds[0] for s in shares)
+    h = math.log(1 / (1 - goal)) / spare if spare > 0 else math.inf
+    if h * max(s.session.table.seconds[0] for s in shares) > 100:
+        return None  # a row is longer than any may wait
+    if sum(s.rate * math.expm1(h * s.session.table.seconds[0]) for s in shares) > h:
+        return None
+    busy = sum(s.rate * s.session.table.seconds[0] for s in shares)
+    return Worker(tuple(s._replace(batch=s.session.table.sizes[0]) for s in shares), 0.0, busy)
 
 
 def _squeezed(share: Share, cycle: float) -> Share:
@@ -184,4 +229,5 @@ def _dedicated(session: Session, goal: float) -> int | None:
 def describe(worker: Worker) -> str:
     """Return one line about a worker."""
     parts = [f"{s.session.name}: {s.rate:.0f} rows/s in batches of {s.batch}" for s in worker.shares]
-    return f"{worker.occupancy:4.0%} busy, cycle {worker.duty_cycle * 1e3:.3g} ms: {'; '.join(parts)}"
+    cycle = f"cycle {worker.duty_cycle * 1e3:.3g} ms" if worker.duty_cycle else "rows as they come"
+    return f"{worker.occupancy:4.0%} busy, {cycle}: {'; '.join(parts)}"

@@ -25,7 +25,7 @@ from stratal.serve.planning import (
     whole_table,
 )
 from stratal.serve.planning_latency import Latencies, Pace
-from stratal.serve.planning_packing import admit, merge, pack
+from stratal.serve.planning_packing import admit, describe, merge, pack, pack_onto
 from stratal.serve.planning_queue import DeadlineQueue
 from stratal.serve.planning_schedule import Planned, appended, batches_of
 from stratal.serve.planning_simulator import Policy, Traffic, highest_rate, simulate
@@ -270,6 +270,26 @@ def test_admission_refuses_sets_that_cannot_keep_their_slas_with_the_reason() ->
     assert "workers are needed and there are 3" in packing.refused[1].reason
     assert len(packing.workers) <= 3
     assert {s.session.name for w in packing.workers for s in w.shares} == {s.name for s in zoo(300)}
+
+
+@pytest.mark.row("H11", "H12", "N9")
+def test_sessions_that_no_cycle_holds_share_a_worker_at_a_lower_rate_or_are_refused_with_the_reason() -> None:
+    def crowd(rate: float) -> list[Session]:
+        tables = [RESNET, RESNET.scaled(1.2), *[BERT.scaled(1.5)] * 4, *[MLP.scaled(3)] * 4]
+        return [Session(f"m{k}", table, rate / len(tables), 0.026) for k, table in enumerate(tables)]
+
+    low = crowd(20)
+    assert len(pack(low).workers) > 1  # a batch of each takes longer than half the SLA
+    packing = pack_onto(low, 1)
+    assert (len(packing.workers), packing.refused) == (1, ())
+    assert "rows as they come" in describe(packing.workers[0])
+    assert len(packing.workers[0].shares) == len(low)
+    assert simulate([Traffic(s) for s in low], 1, 200).share_in_time >= 0.99
+    assert not admit(low, 1).refused
+    assert len(pack_onto(crowd(200), 1).workers) > 1
+    packing = admit(crowd(200), 1)
+    assert packing.refused
+    assert "workers are needed and there are 1" in packing.refused[0].reason
 
 
 @pytest.mark.parametrize("sla", [0.006, 0.0075, 0.009])
