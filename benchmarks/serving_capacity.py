@@ -22,6 +22,7 @@ LEAST_SLA: Final = 0.025  # seconds: the system hands a busy core over in slices
 REQUEST: Final = 0.002  # seconds that a request counts at least, so that small models do not make up the load
 CLIENT_SHARE: Final = 0.25  # of the closed loop's rate: the open loop's client takes more than the front end
 WARM: Final = 0.3  # of a rate, for a trial that does not count: caches and tables of latency settle
+LIKELY: Final = 0.6  # below what batchers reach with loose SLAs, above what they reach with tight ones
 BEYOND: Final = 1.5  # times the rate of the baseline, where SLAs are one
 
 
@@ -35,6 +36,11 @@ def shares_of(tables: Mapping[str, LatencyTable]) -> Rates:
 def grown(shares: Rates, total: float) -> Rates:
     """Return the rates of a total."""
     return {name: share * total for name, share in shares.items()}
+
+
+def likely_rate(tables: Mapping[str, LatencyTable], shares: Rates, workers: int) -> float:
+    """Return a total rate to begin a search at: `LIKELY` of what so many workers do row by row."""
+    return LIKELY * workers / sum(share * tables[name].seconds[0] for name, share in shares.items())
 
 
 def planned_rate(
@@ -172,7 +178,8 @@ def batching(run: Run) -> Iterator[Row]:
             servers.enter_context(serving(run.folder, "--workers", str(count), "--cores", pinned))
             for count in (workers, len(run.names))
         )
-        shares = shares_of(tables_of(few))
+        shares = shares_of(tables := tables_of(few))
+        likely = likely_rate(tables, shares, workers)
         for case, (slas_of, shared_gate) in CASES.items():
             slas = slas_of(own)
             rates: Rates = {}
@@ -185,7 +192,7 @@ def batching(run: Run) -> Iterator[Row]:
                 def trial(total: float, server: Server = server, slas: Rates = slas) -> Offered:
                     return serving_load.offer(server, grown(shares, total), slas, run.seconds)
 
-                rates[policy], _ = highest_rate(trial, rates.get("shared") or 150.0, run)
+                rates[policy], _ = highest_rate(trial, rates.get("shared") or likely, run)
                 if case == "one SLA" and policy != "per_model":
                     share_beyond[policy] = trial(BEYOND * rates["shared"]).share
             yield _over(f"{case}, over a batcher for each model", rates, "per_model", 1.5)
@@ -231,7 +238,8 @@ def onnxruntime(run: Run) -> Iterator[Row]:
             x = KINDS[model].rows(3, seed=7)
             ours, theirs = (there[b].outputs(model, x) for b in ("stratal", "onnxruntime"))
             serving_models.difference(f"{model}, served, beside onnxruntime", ours, theirs)
-        shares = shares_of(tables_of(there["stratal"]))
+        shares = shares_of(tables := tables_of(there["stratal"]))
+        likely = likely_rate(tables, shares, workers)
         for backend, server in there.items():
             run.check()
             run.say(f"the mix by {backend}")
@@ -241,6 +249,6 @@ def onnxruntime(run: Run) -> Iterator[Row]:
             def trial(total: float, server: Server = server) -> Offered:
                 return serving_load.offer(server, grown(shares, total), slas, run.seconds)
 
-            rates[backend], _ = highest_rate(trial, max(rates.values(), default=150.0) or 150.0, run)
+            rates[backend], _ = highest_rate(trial, rates.get("onnxruntime") or likely, run)
     ratio = rates["stratal"] / rates["onnxruntime"] if rates["onnxruntime"] else None
     yield row(name, ratio, 1.2, "at least", rates=rates, row_ms=ms, client="on its cores")

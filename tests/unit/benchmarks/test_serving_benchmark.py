@@ -12,7 +12,14 @@ import pytest
 from benchmarks import serve, serving_onnx
 from benchmarks.__main__ import main
 from benchmarks.serve import prediction_errors
-from benchmarks.serving_capacity import grown, highest_rate, onnxruntime, planned_rate, shares_of
+from benchmarks.serving_capacity import (
+    grown,
+    highest_rate,
+    likely_rate,
+    onnxruntime,
+    planned_rate,
+    shares_of,
+)
 from benchmarks.serving_load import Offered
 from benchmarks.serving_models import KINDS, check, difference, module, save
 from benchmarks.serving_rows import Run, TimeIsUpError, row
@@ -80,6 +87,11 @@ def test_the_planned_rate_is_the_highest_that_fits_and_grows_with_workers() -> N
     assert 0.5 * one < two - one < 1.6 * one
     work = sum(rate / tables[name].best_rate for name, rate in grown(shares, one).items())
     assert 0.5 < work < 1.0
+
+
+def test_a_search_begins_near_what_workers_do_row_by_row() -> None:
+    tables = {"a": TABLE, "b": TABLE.scaled(0.5)}
+    assert likely_rate(tables, {"a": 0.5, "b": 0.5}, 2) == pytest.approx(0.6 * 2 / 0.003)
 
 
 def run_until(ends: float) -> Run:
