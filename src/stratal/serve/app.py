@@ -13,8 +13,8 @@ from stratal.base.version import VERSION
 from stratal.serve import protocol
 from stratal.serve.access import Access, Key
 from stratal.serve.connections import MOST_HEAD_BYTES, Header, Replied, Reply
-from stratal.serve.dispatcher import Answered, clock
-from stratal.serve.extra import required
+from stratal.serve.dispatcher import Answered
+from stratal.serve.extra import clock, required
 from stratal.serve.fleet import FleetError
 from stratal.serve.protocol import Bytes, RequestError, load_parameters
 from stratal.serve.registry import metadata

@@ -8,13 +8,13 @@ down `STRIKES` workers within `STRIKE_SECONDS` is quarantined: its requests are 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
+from stratal.serve.extra import clock
 from stratal.serve.fleet import FleetError, Process
 from stratal.serve.frames import Head
 from stratal.serve.metrics import Metrics
@@ -25,7 +25,6 @@ from stratal.serve.registry import Loaded
 
 STRIKES: Final = 2
 STRIKE_SECONDS: Final = 600.0
-clock: Final = time.monotonic  # uvloop's own is that of its last wake-up, in milliseconds
 UNDER_WAY: Final = 1e-3  # seconds that request and answer are between client and front end
 MOST_RESERVE: Final = 0.1  # of a request's time, that is left to the front end
 GRACE: Final = 1.0  # seconds after its deadline that a request in work may still be answered

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from stratal.base.errors import MissingExtraError
+
+clock: Final = time.monotonic  # uvloop's own is that of its last wake-up, in milliseconds
 
 
 def required(module: str, extra: str = "serve") -> Any:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from stratal.serve.extra import clock
+
 GIVE_UP: Final = 30.0  # seconds after which a request counts as lost
-clock: Final = time.monotonic  # uvloop's own is that of its last wake-up, in milliseconds
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stratal.base.errors import AttributeValueError, StratalError
-from stratal.serve.extra import loop_factory
-from stratal.serve.load_channels import Asked, Channels, Target, clock
+from stratal.serve.extra import clock, loop_factory
+from stratal.serve.load_channels import Asked, Channels, Target
 from stratal.serve.planning import LatencyTable, Session
 from stratal.serve.planning_simulator import Traffic
 from stratal.serve.protocol import DATATYPES

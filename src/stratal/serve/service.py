@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from stratal.formats.files import FileWriteError
-from stratal.serve.dispatcher import GRACE, Answered, Dispatcher, Done, clock
+from stratal.serve.dispatcher import GRACE, Answered, Dispatcher, Done
+from stratal.serve.extra import clock
 from stratal.serve.fleet import Fleet, FleetError, ZygoteEndedError
 from stratal.serve.metrics import Metrics
 from stratal.serve.model_config import read_config
