@@ -79,8 +79,8 @@ def sample_input(spec: TensorSpec, size: int, seed: int = 0) -> Array:
     return np.zeros(shape, spec.dtype.np)
 
 
-def measured_table(model: Measurable) -> LatencyTable:
-    """Return the 90 % quantile of a model's latency at each of its batch sizes, in this process.
+def measured_tables(model: Measurable) -> Measured:
+    """Return the latency of a model at each of its batch sizes, in this process.
 
     A first run of each, which compiles or loads the program and prepares the weights, does not count.
     """
@@ -93,7 +93,7 @@ def measured_table(model: Measurable) -> LatencyTable:
             start = time.perf_counter()
             model.run_size(size, arrays)
             rounds.times[size].append(time.perf_counter() - start)
-    return rounds.measured().high
+    return rounds.measured()
 
 
 async def measured_round_trips(

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from stratal.base.errors import AttributeValueError
 from stratal.formats.artifact import FrozenModel
 from stratal.formats.saved import load
-from stratal.serve.measuring import measured_table
+from stratal.serve.measuring import measured_tables
 from stratal.serve.planning import LatencyTable, Session, regime
 from stratal.serve.planning_packing import GOAL, Packing, admit, pack
 from stratal.serve.planning_simulator import Report, Traffic, simulate
@@ -98,7 +98,7 @@ def _table(row: dict[str, Any], folder: Path) -> LatencyTable:
             raise AttributeValueError(
                 f"plan-serving: {row['name']} is no artefact with a batch axis", got=type(model).__name__
             )
-        return measured_table(model)
+        return measured_tables(model).high
     entries = row["latency_ms"]
     if not isinstance(entries, dict) or not all(k.isdecimal() for k in entries):
         raise AttributeValueError(f"plan-serving: latency_ms of {row['name']} maps sizes to milliseconds")

@@ -29,7 +29,7 @@ from stratal.formats.safetensors import parse_json
 from stratal.formats.saved import load
 from stratal.formats.signature import Signature
 from stratal.formats.training_sample import Sample
-from stratal.serve.measuring import measured_table
+from stratal.serve.measuring import measured_tables
 from stratal.serve.planning import LatencyTable, least_times
 
 Array = np.ndarray[Any, Any]
@@ -143,7 +143,7 @@ def freeze_stages(
         stages.append(stage)
     if not stages:
         raise ShapeError("stages: at least one module", got="none")
-    return StagedModel(name, stages, [measured_table(stage) for stage in stages])
+    return StagedModel(name, stages, [measured_tables(stage).typical for stage in stages])
 
 
 def is_staged(path: Path) -> bool:
@@ -160,7 +160,7 @@ def load_stages(path: Path) -> StagedModel:
         if not isinstance(stage, FrozenModel) or stage.origin is None or stage.origin.content != content:
             raise FormatError("stages: a stage is not the one that was saved with the others", got=_file(k))
         stages.append(stage)
-    return StagedModel(name, stages, [measured_table(stage) for stage in stages])
+    return StagedModel(name, stages, [measured_tables(stage).typical for stage in stages])
 
 
 def content_of(contents: Sequence[str]) -> str:

@@ -133,8 +133,9 @@ class Growing(nn.Module):
 def test_split_batching_beats_whole_batches_on_this_machine() -> None:
     """Six rows: the whole model is filled up to eight or runs twice, stages each do what suits them."""
     st.manual_seed(0)
-    split = freeze_stages([Growing(), Dense()], rows(8), batch_sizes=SIZES)
-    whole = st.freeze(nn.Sequential(Growing(), Dense()), rows(8), batch_sizes=SIZES)
+    parts = [Growing(), Dense()]
+    split = freeze_stages(parts, rows(8), batch_sizes=SIZES)
+    whole = st.freeze(nn.Sequential(*parts), rows(8), batch_sizes=SIZES)
     x = rows(6)
     ways = {
         "split": lambda: split.run([x]),
