@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from stratal.base import fallback, settings, tuning
 from stratal.base.artifact import (
-    Branch,
-    Command,
-    Copy,
     Executable,
     KernelObject,
-    Loop,
     Once,
-    Value,
-    While,
     flat,
     own_reads,
 )
 from stratal.base.collector import collector_paused
-from stratal.base.fallback import Fallbacks, skippable, unchanged
+from stratal.base.fallback import Fallbacks
 from stratal.base.faults import is_fault
 from stratal.base.interrupts import DEFERRED, interruptible
 from stratal.base.log import DecisionLog, collect
@@ -34,14 +28,13 @@ from stratal.graph.node import Const, Input, Item, Node
 from stratal.graph.partition import Partition
 from stratal.loops import index
 from stratal.loops.stmt import Kernel
-from stratal.memory.liveness import analyse, check_written, rows
 from stratal.memory.plan import plan_arena, plan_home
 from stratal.optimize.canonical import choose_algorithms
 from stratal.optimize.fuse import fuse
 from stratal.optimize.layout import choose_orders, strides
 from stratal.optimize.prologue import Hoisted, hoist
 from stratal.optimize.simplify import simplify
-from stratal.plan.budget import choose_in_place, within_budget
+from stratal.plan.budget import within_budget
 from stratal.plan.build import Compilation, make_plan
 from stratal.plan.caching import CachedProgram
 from stratal.plan.explain import Text, explain
@@ -50,6 +43,7 @@ from stratal.plan.generation import Generation, blame, driver_object, drop_drive
 from stratal.plan.host import runnable_target
 from stratal.plan.memory_text import memory_text
 from stratal.plan.record import Plan
+from stratal.plan.sharing import share_memory
 from stratal.plan.stages import recording, stage, strict
 from stratal.runtime.prefault import ArenaPrefault
 from stratal.runtime.program import LoadedProgram
@@ -349,44 +343,6 @@ class Lowerings:
             self._found[key] = None if node.op.host_reason(*types) else fallback.optional(
                 f"lowering of {node.op.name}", make, lambda: None, where=node.where)  # fmt: skip
         return self._found[key]
-
-
-def share_memory(draft: Draft) -> None:
-    """Decide in-place values; drop the copies this makes empty.
-
-    Raises: VerifyError where the order of commands is wrong.
-    """
-    check_written(analyse(draft.commands, rows(draft.values)), draft.values)
-    choose_in_place(draft, draft.values)
-    draft.commands = without_empty_copies(draft.commands, draft.values)
-
-
-@skippable(unchanged)
-def without_empty_copies(commands: Sequence[Command], values: Sequence[Value]) -> tuple[Command, ...]:
-    """Return commands without copies between values that share their memory."""
-
-    def root(id_: int) -> int:
-        value = values[id_]
-        return id_ if value.alias is None or value.row is not None else root(value.alias)
-
-    remaining: list[Command] = []
-    for c in commands:
-        if isinstance(c, Copy) and root(c.source) == root(c.target):
-            continue
-        if isinstance(c, Loop):
-            c = Loop(
-                without_empty_copies(c.body, values), c.trips, c.counter, c.trips_value, c.reverse, c.label
-            )
-        elif isinstance(c, While):
-            body = without_empty_copies(c.body, values)
-            c = While(without_empty_copies(c.condition, values), c.predicate, body, c.label)
-        elif isinstance(c, Branch):
-            arms = (without_empty_copies(c.then, values), without_empty_copies(c.otherwise, values))
-            c = Branch(c.predicate, *arms, c.label)
-        elif isinstance(c, Once):
-            c = Once(without_empty_copies(c.body, values))
-        remaining.append(c)
-    return tuple(remaining)
 
 
 def generate(draft: Draft, target: Target) -> tuple[dict[str, KernelObject], int]:

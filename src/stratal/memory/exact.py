@@ -52,11 +52,7 @@ class _Search:
             sum(1 << b for b in earlier if not any(made_by.get(r) == b and r in bit for r in t.reads))
             for t, earlier in zip(graph.tasks, predecessors(graph), strict=True)
         ]
-        self.ends = [0] * len(self.tasks)  # tasks after which one may not run: they replace a state it reads
-        for k, task in enumerate(self.tasks):
-            for other, replacing in enumerate(self.tasks):
-                if other != k and not set(task.reads).isdisjoint(replacing.overwrites):
-                    self.ends[k] |= 1 << other
+        self.ends = [sum(1 << c for c in changing) for changing in graph.not_after]
 
     def bytes_in(self, mask: int) -> int:
         total, k = 0, 0

@@ -81,16 +81,25 @@ def sinks_first(graph: TaskGraph) -> Schedule:
 
 def predecessors(graph: TaskGraph) -> list[set[int]]:
     """Return the tasks that each must follow: makers, readers of a state that it replaces, what may stop."""
-    tasks, writer = graph.tasks, graph.writer
+    tasks = graph.tasks
     readers: dict[int, list[int]] = {}
     for k, task in enumerate(tasks):
         for r in task.reads:
             readers.setdefault(r, []).append(k)
+    latest_writer: dict[int, int] = {}
+    since: dict[int, list[int]] = {}  # readers of a value since it was written
     risks = [k for k, task in enumerate(tasks) if task.may_stop]
     found = []
     latest = -1  # of those that run in order
     for k, task in enumerate(tasks):
-        before = {writer[r] for r in task.reads if r in writer}
+        before = {latest_writer[r] for r in task.reads if r in latest_writer}
+        for v in task.updates:
+            before.update(since.get(v, ()))
+        for r in task.reads:
+            since.setdefault(r, []).append(k)
+        for v in (*task.writes, *task.updates):
+            latest_writer[v] = k
+            since[v] = []
         for state in task.overwrites:
             before.update(readers.get(state, ()))
         if task.overwrites:

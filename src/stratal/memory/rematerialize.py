@@ -63,14 +63,11 @@ class Rematerialization:
         self._plans: dict[frozenset[int], RematPlan] = {}
 
     def _last_runs(self) -> list[int]:
-        """Return the position up to which each task may run: then a state that it reads is replaced."""
-        replaced: dict[int, int] = {}
-        for position, number in enumerate(self.order):
-            for state in self.graph.tasks[number].overwrites:
-                replaced.setdefault(state, position)
+        """Return the position up to which each task may run: then something that it reads is changed."""
+        position = {number: p for p, number in enumerate(self.order)}
         return [
-            min((replaced.get(r, NEVER) for r in task.reads), default=NEVER) if task.repeatable else -1
-            for task in self.graph.tasks
+            min((position[c] for c in changing), default=NEVER) if task.repeatable else -1
+            for task, changing in zip(self.graph.tasks, self.graph.not_after, strict=True)
         ]
 
     def _little_values(self) -> set[int]:

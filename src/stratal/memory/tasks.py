@@ -31,8 +31,10 @@ class Task(NamedTuple):
     """A command: how long it takes, which values it reads and writes, and the bytes it needs while it runs.
 
     `in_place` are pairs (read, written) that may share memory. `overwrites` are states that its results
-    replace: nothing may read their old values afterwards. One that is not `repeatable` runs once. A run may
-    end at one that `may_stop`, before any state is overwritten; those that are `ordered` run in their order.
+    replace: nothing may read their old values afterwards. `updates` are values that an earlier task made and
+    that this one changes where they stand, such as what was filled with zeros: who reads them before and
+    after stays there. One that is not `repeatable` runs once. A run may end at one that `may_stop`, before
+    any state is overwritten; those that are `ordered` run in their order.
     """
 
     seconds: float
@@ -42,6 +44,7 @@ class Task(NamedTuple):
     overwrites: tuple[int, ...] = ()
     workspace_bytes: int = 0
     repeatable: bool = True
+    updates: tuple[int, ...] = ()
     may_stop: bool = False
     ordered: bool = False
 
@@ -63,6 +66,18 @@ class TaskGraph:
     def writer(self) -> dict[int, int]:
         """The task that makes each value."""
         return {v: k for k, task in enumerate(self.tasks) for v in task.writes}
+
+    @cached_property
+    def not_after(self) -> list[frozenset[int]]:
+        """The tasks after which each task may not run again: they replace or change what it reads."""
+        changing: dict[int, list[int]] = {}
+        for k, task in enumerate(self.tasks):
+            for v in (*task.overwrites, *task.updates):
+                changing.setdefault(v, []).append(k)
+        return [
+            frozenset(c for r in task.reads for c in changing.get(r, ()) if c > k)
+            for k, task in enumerate(self.tasks)
+        ]
 
     def bytes_of(self, value: int) -> int:
         return self.nbytes.get(value, 0)

@@ -21,7 +21,6 @@ from stratal.base.artifact import (
     Host,
     Launch,
     Loop,
-    Value,
     While,
     bodies,
     flat,
@@ -31,12 +30,12 @@ from stratal.base.artifact import (
 from stratal.base.errors import DoesNotFit
 from stratal.base.log import decide
 from stratal.base.target import Target
-from stratal.memory.alias import choose_aliases
 from stratal.memory.liveness import analyse, roots, rows
 from stratal.memory.plan import arena_blocks, arrange, largest_live_sum, plan_home, round_up
 from stratal.memory.rematerialize import fitted, smallest
 from stratal.memory.render import format_bytes
 from stratal.memory.tasks import Schedule, Task, TaskGraph
+from stratal.plan.sharing import choose_in_place, share_memory
 from stratal.plan.work import Work
 from stratal.schedule.draft import Draft
 
@@ -81,57 +80,52 @@ def within_budget(draft: Draft, budget: int, target: Target) -> Draft:
     if arena_bytes(draft) <= room:
         return draft
     graph = task_graph(draft, target, threads)
+    schedule = fitting(draft, graph, room)
+    if schedule is None:
+        least, schedule = smallest_draft(draft, graph)
+        if least > room:
+            raise does_not_fit(draft, graph, budget, fixed, least)
+    _log(draft, graph, schedule)
+    return scheduled(draft, schedule)
+
+
+def fitting(draft: Draft, graph: TaskGraph, room: int) -> Schedule | None:
+    """Return a schedule whose arena has at most so many bytes; None where none is found.
+
+    Blocks of memory may leave gaps between them: plans are sought for less until the arena fits, too.
+    """
     aim = room
     for _ in range(TRIES):
         plan = fitted(graph, aim) if aim > 0 else None
         if plan is None:
-            break
-        made = scheduled(draft, plan.schedule)
-        over = arena_bytes(made) - room
+            return None
+        over = arena_bytes(scheduled(draft, plan.schedule)) - room
         if over <= 0:
-            _log(draft, graph, plan.schedule)
-            return made
+            return plan.schedule
         aim -= over
-    least, schedule = smallest_draft(draft, graph)
-    if least > room:
-        raise does_not_fit(draft, graph, budget, fixed, least)
-    _log(draft, graph, schedule)
-    return scheduled(draft, schedule)
+    return None
 
 
 def smallest_draft(draft: Draft, graph: TaskGraph) -> tuple[int, Schedule]:
     """Return the fewest bytes of an arena that some schedule is known to need, and that schedule."""
     best = arena_bytes(draft), graph.order
-    for plan in smallest(
-        graph
-    ):  # fewest bytes first: an arena has gaps, and is never smaller than its values
+    for plan in smallest(graph):  # fewest bytes first; an arena is never smaller than what lives in it
         if plan.peak_bytes >= best[0]:
             break
         best = min(best, (arena_bytes(scheduled(draft, plan.schedule)), plan.schedule))
+    for _ in range(TRIES):  # a budget of one byte less is to be refused
+        schedule = fitting(draft, graph, best[0] - 1)
+        if schedule is None:
+            break
+        best = arena_bytes(scheduled(draft, schedule)), schedule
     return best
 
 
 def arena_bytes(draft: Draft) -> int:
     """Return the bytes of the arena that a draft gets, leaving the draft as it is."""
-    shared = with_aliases(draft)
-    return arrange(shared, draft.commands, outputs=draft.outputs).arena_bytes
-
-
-def with_aliases(draft: Draft) -> list[Value]:
-    """Return the values of a draft with the aliases they get."""
-    values = [replace(v) for v in draft.values]
-    choose_in_place(draft, values)
-    return values
-
-
-def choose_in_place(draft: Draft, values: Sequence[Value]) -> list[tuple[int, int]]:
-    """Set the aliases of values; return the pairs (source, target) of copies that become empty."""
-    live = analyse(draft.commands, rows(values))
-    leaves = [leaf for leaf in live.leaves if leaf is not None]
-    candidates = {path: c.in_place_values for path, c in leaves if isinstance(c, Launch)}
-    states = [draft.inputs[k] for k in draft.states]
-    chosen = choose_aliases(values, draft.commands, candidates, states=states, outputs=draft.outputs)
-    return [(c.write, c.over) for c in chosen if c.kind == "copy"]
+    made = replace(draft, values=[replace(v) for v in draft.values])
+    share_memory(made)
+    return arrange(made.values, made.commands, outputs=made.outputs).arena_bytes
 
 
 # -- tasks ---------------------------------------------------------------------------------------------------
@@ -170,6 +164,7 @@ def task_graph(draft: Draft, target: Target, threads: int) -> TaskGraph:
             tuple(s for s in (made_in.get(w, w) for w in writes) if draft.values[s].home == "input"),
             _workspace(command, own, draft) if own else 0,
             isinstance(command, Launch) and not command.may_fail and fresh and bool(command.writes),
+            updated,
             any(isinstance(c, Host) or getattr(c, "may_fail", "") for c in flat((command,))),
             not isinstance(command, Launch),
         ))  # fmt: skip

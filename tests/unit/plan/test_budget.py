@@ -119,7 +119,62 @@ def test_budgets_are_kept_and_change_no_bit(name: str) -> None:
         assert "of a budget of" in str(kept.memory)
 
 
-@pytest.mark.parametrize("name", ["deep", "residual"])
+# Values that are filled with zeros and added to, copied and changed by a loop, or states that are updated.
+ROWS, BACK = np.arange(512) * 7 % 50, np.arange(31, -1, -1)
+WRITTEN_TWICE: dict[str, Callable[[Any], Any]] = {
+    "embedding": lambda p: F.embedding(st.tensor(ROWS), p),
+    "rows": lambda p: p[st.tensor(ROWS)],
+    "index_select": lambda p: st.index_select(p, 0, st.tensor(ROWS)),
+    "embedding_bag": lambda p: F.embedding_bag(st.tensor(ROWS.reshape(-1, 1)), p),
+    "scan": lambda p: st.scan(lambda c, _: (st.tanh(c), st.tanh(c)), p, None, 11)[1].reshape(-1, 32)[:512],
+    "carry": lambda p: st.scan(lambda c, _: (st.tanh(c) * 1.1, None), p[st.tensor(ROWS)], None, 3)[0],
+    "loop": lambda p: st.fori_loop(0, 3, lambda k, a: st.tanh(a) + 0.1, p[st.tensor(ROWS)]),
+    "cond": lambda p: st.cond(p.sum() > 0, st.sin, st.tanh, p[st.tensor(ROWS)]),
+    "added": lambda p: st.zeros(512, 32).index_add(0, st.arange(50) * 3, p) + 1,
+    "columns": lambda p: st.cat([p[:, st.tensor(BACK)]] * 11, 0)[:512],
+}
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("twice", WRITTEN_TWICE.values(), ids=WRITTEN_TWICE)
+@pytest.mark.parametrize("again", [False, True], ids=["once", "after the update"])
+def test_values_that_are_written_twice_are_read_when_they_are_whole(twice: Any, again: bool) -> None:
+    def training_of_a_table() -> tuple[Any, Callable[[Any], Any], Any]:
+        st.manual_seed(0)
+        table = nn.Parameter(st.randn(50, 32))
+        net = nn.Sequential(*[m for _ in range(3) for m in (nn.Linear(32, 32), nn.GELU())])
+        opt, y = optim.SGD([*net.parameters(), table], lr=1.0), st.randn(512, 32)
+
+        def once(y: Any) -> Any:
+            return F.mse_loss(net(twice(table)), y)
+
+        def step(y: Any) -> Any:
+            loss = once(y)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            return (loss, once(y)) if again else (loss,)
+
+        return table, step, y
+
+    def run(memory: int | None) -> tuple[Any, list[bytes]]:
+        table, step, y = training_of_a_table()
+        compiled = st.compile(step, memory=memory)
+        found = [v.numpy().tobytes() for _ in range(2) for v in compiled(y)]
+        return compiled, [*found, table.detach().numpy().tobytes()]
+
+    free, wanted = run(1 << 40)
+    _, step, y = training_of_a_table()
+    with pytest.raises(st.DoesNotFit) as refused:
+        st.fits(step, y, memory=1)
+    least = refused.value.least_bytes
+    for budget in (least, (least + free.plan.planned_peak_bytes) // 2):
+        compiled, found = run(budget)
+        assert compiled.plan.planned_peak_bytes <= budget
+        assert found == wanted
+
+
+@pytest.mark.parametrize("name", ["deep", "residual", "recurrent"])
 def test_the_least_budget_is_the_true_least(name: str) -> None:
     _, step, batch = training(name)
     step(*batch)
@@ -176,6 +231,24 @@ def test_nonsense_budgets_are_refused(memory: Any) -> None:
         st.compile(lambda x: x, memory=memory)
     with pytest.raises((AttributeValueError, DTypeError), match="memory"):
         st.fits(lambda x: x, st.ones(2), memory=memory)
+
+
+def test_sizes_that_change_are_captured_one_by_one_within_the_budget() -> None:
+    _, step, (x, y) = training("deep")
+    step(x, y)
+    budget = int(1.1 * least_of("deep"))
+    compiled = st.compile(step, memory=budget)
+    for rows in (192, 150, 64):
+        compiled(x[:rows], y[:rows])
+        assert compiled.plan.planned_peak_bytes <= budget
+    with pytest.raises(AttributeValueError, match="sizes that do not change"):
+        st.compile(step, memory="1 GB", dynamic=True)
+
+
+def test_a_budget_inside_of_another_capture_is_refused() -> None:
+    inner = st.compile(st.tanh, memory="1 GB")
+    with pytest.raises(st.StratalError, match="has a memory budget"):
+        st.compile(lambda x: inner(x) * 2)(st.ones(3))
 
 
 def test_a_setting_gives_a_budget_to_every_program() -> None:

@@ -168,6 +168,8 @@ class Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         mode = MODE.__dict__  # once: each attribute of it takes as long as a small function
         if mode["trace"] is not None or mode["eager"] is not None:
+            if self._memory is not None and mode["trace"] is not None:
+                raise refusals.BUDGET_INSIDE(of=self._name)
             return self._function(*args, **kwargs)
         match = self._match
         schedule = self._schedule
@@ -546,7 +548,8 @@ def compile(
 
     `memory` is a budget for the plan of each program, in bytes or as "512 MB": what does not fit is computed
     again, or in another order, with the same bits; a budget that cannot be kept raises DoesNotFit before
-    anything runs. It counts what `plan.planned_peak_bytes` counts; `st.fits` asks first.
+    anything runs. It counts what `plan.planned_peak_bytes` counts; `st.fits` asks first. Each size of data is
+    captured by itself then, each capture has the whole budget.
 
     PyTorch's `fullgraph` (always so here), and `mode`, `backend` and `options` by default, are taken.
     """
@@ -557,6 +560,14 @@ def compile(
                 hint="there is one compiler; `stratal tune SCRIPT` searches faster schedules",
             )  # fmt: skip
     budget = None if memory is None else parse_bytes(memory, "compile: memory")
+    if budget is not None and dynamic is None:
+        dynamic = False  # a program for many sizes needs the memory of the largest
+    if budget is not None and dynamic:
+        raise AttributeValueError(
+            "compile: a memory budget is for sizes that do not change",
+            got=f"memory={memory!r}, dynamic=True",
+            hint="leave dynamic out: each size is captured by itself, within the budget",
+        )  # fmt: skip
     if function is None:
         return functools.partial(compile, name=name, dynamic=dynamic, audit=audit, memory=budget)
     if hasattr(function, "forward") and hasattr(function, "named_parameters"):

@@ -93,6 +93,8 @@ FOUND_ELSEWHERE = Refusal("an argument, a container of tensors, is what the func
 # -- how a function is captured, with its name in front ------------------------------------------------------
 TRACED = Refusal("cannot be captured inside a tracing function, or at a debugger's prompt",
     "call the function that was compiled: f.__wrapped__(..)")
+BUDGET_INSIDE = Refusal("has a memory budget, and is called inside another function that is captured",
+    "give the budget to the outer function")
 STACK_ENDED = Refusal("Python stopped telling what runs, since the stack came to its end",
     "let RecursionError pass, or call what recurses outside")
 GRADIENTS_LEFT = Refusal("a compiled function cannot leave gradients switched on or off",
