@@ -11,6 +11,7 @@ examples:
     python -m benchmarks tuned --only lenet              schedules chosen by estimate beside tuned ones
     python -m benchmarks everyday                        calls, data, steps and texts that nobody compiled
     python -m benchmarks parallel --part training        several ranks beside one, PyTorch's and MPI's
+    python -m benchmarks memory --only gpt               training within budgets, beside PyTorch
     python -m benchmarks serve --json rows.json          the server under load, beside greedy batchers
     python -m benchmarks surface                         every public function beside NumPy and PyTorch
     python -m benchmarks names linalg.                   public names: what a call is made of, and its test
@@ -40,6 +41,7 @@ from benchmarks import (
     compare_tuned,
     compare_vendor,
     everyday,
+    memory,
     parallel,
     serve,
     show,
@@ -65,7 +67,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    kinds = "run sizes random explorer tuned everyday parallel serve surface names vendor list report".split()  # noqa: SIM905
+    kinds = ("run", "sizes", "random", "explorer", "tuned", "everyday", "parallel", "memory", "serve",
+             "surface", "names", "vendor", "list", "report")  # fmt: skip
     commands = parser.add_subparsers(dest="command", metavar=" | ".join(kinds), required=True)
     _configure_run(commands.add_parser("run", help="measure"))
     _configure_sizes(commands.add_parser("sizes", help="odd sizes and twice the work of the training steps"))
@@ -76,6 +79,7 @@ def main(argv: list[str] | None = None) -> int:
     _configure_tuned(commands.add_parser("tuned", help="schedules chosen by estimate beside tuned ones"))
     everyday.configure(commands.add_parser("everyday", help="what nobody compiled, beside PyTorch"))
     parallel.configure(commands.add_parser("parallel", help="several ranks beside one, PyTorch's and MPI's"))
+    memory.configure(commands.add_parser("memory", help="training within budgets, beside PyTorch"))
     serve.configure(commands.add_parser("serve", help="the server under load, beside greedy batchers"))
     _configure_surface(commands.add_parser("surface", help="every public function beside NumPy and PyTorch"))
     names = commands.add_parser("names", help="every public name: what a call is made of, and its test")
@@ -89,7 +93,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     measured = {
         "run": run, "sizes": run_sizes, "random": run_random, "explorer": run_explorer,
-        "tuned": run_tuned, "everyday": everyday.run, "parallel": parallel.run, "serve": serve.run,
+        "tuned": run_tuned, "everyday": everyday.run, "parallel": parallel.run, "memory": memory.run,
+        "serve": serve.run,
         "surface": run_surface, "names": run_names, "vendor": run_vendor,
     }.get(arguments.command)  # fmt: skip
     if measured is not None:
