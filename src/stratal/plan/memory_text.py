@@ -44,7 +44,8 @@ def _lines(program: Explained) -> Iterator[str]:
     if rows:
         seconds, whole = sum(r["seconds"] for r in rows), program.plan.estimated_seconds
         share = seconds / max(whole - seconds, 1e-12)
-        yield f"  {len(rows)} kernels run again, estimated at {share:.0%} of the time without them"
+        runs = "kernel runs" if len(rows) == 1 else "kernels run"
+        yield f"  {len(rows)} {runs} again, estimated at {share:.0%} of the time without them"
     yield from _at_peak(program.executable)
 
 

@@ -136,6 +136,7 @@ def test_a_schedule_that_reads_what_is_not_there_is_refused() -> None:
 
 
 # -- exhaustive search ---------------------------------------------------------------------------------------
+@pytest.mark.row("E8")
 @pytest.mark.parametrize(
     "seed", [*range(25), *(pytest.param(s, marks=pytest.mark.slow) for s in range(25, 500))]
 )
@@ -187,6 +188,7 @@ def test_orders_run_every_task_once_and_after_what_it_needs(seed: int) -> None:
     assert all(position[b] < position[k] for k, before in enumerate(predecessors(graph)) for b in before)
 
 
+@pytest.mark.row("E7")
 @pytest.mark.parametrize(
     "layers",
     [16, 64, 256, pytest.param(1024, marks=pytest.mark.slow), pytest.param(4096, marks=pytest.mark.slow)],

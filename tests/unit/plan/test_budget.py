@@ -106,6 +106,7 @@ def least_of(name: str) -> int:
     return refused.value.least_bytes
 
 
+@pytest.mark.row("E8")
 @pytest.mark.parametrize("name", MODELS)
 def test_budgets_are_kept_and_change_no_bit(name: str) -> None:
     free, wanted = trained(name, None)
@@ -174,6 +175,7 @@ def test_values_that_are_written_twice_are_read_when_they_are_whole(twice: Any, 
         assert found == wanted
 
 
+@pytest.mark.row("E9")
 @pytest.mark.parametrize("name", ["deep", "residual", "recurrent"])
 def test_the_least_budget_is_the_true_least(name: str) -> None:
     _, step, batch = training(name)

@@ -48,7 +48,8 @@ def fits(step: Callable[..., Any], *args: Any, memory: int | str, **kwargs: Any)
 
     `memory` is in bytes, or a size such as "512 MB" or "8 GiB", and counts what `planned_peak_bytes` of a
     plan counts: inputs, parameters and states, activations, outputs and workspaces. The function, compiled or
-    not, is captured as its first call would be; nothing is changed, and no code is generated.
+    not, is captured as its first call would be, with the sizes at hand; no code is generated. Nothing is
+    changed, but that an optimizer may have its state already, at its start.
 
     Raises: DoesNotFit with the least budget that is known to work, what is fixed, and the largest values.
     """
