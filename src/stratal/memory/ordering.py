@@ -113,7 +113,7 @@ def predecessors(graph: TaskGraph) -> list[set[int]]:
 
 
 def _feeders(graph: TaskGraph, is_sink: Sequence[bool]) -> list[bool]:
-    """Return which tasks may run early for a sink: what packs an operand for it alone, and little ones."""
+    """Return which tasks may run early for a sink: what packs an operand for sinks alone, and little ones."""
     tasks = graph.tasks
     readers: dict[int, set[int]] = {}
     for k, task in enumerate(tasks):
@@ -122,8 +122,8 @@ def _feeders(graph: TaskGraph, is_sink: Sequence[bool]) -> list[bool]:
     found = []
     for task, sink in zip(tasks, is_sink, strict=True):
         used = {k for w in task.writes for k in readers.get(w, ())}
-        alone = len(used) == 1 and all(is_sink[k] for k in used)
+        for_sinks = bool(used) and all(is_sink[k] for k in used)
         touched = sum(map(graph.bytes_of, (*task.reads, *task.writes)))
         movable = not task.ordered and graph.outputs.isdisjoint(task.writes)
-        found.append(movable and not sink and (alone or touched <= LITTLE))
+        found.append(movable and not sink and (for_sinks or touched <= LITTLE))
     return found
