@@ -106,7 +106,7 @@ MEMORY_WORKLOADS: Final = {
     "unet": Workload("unet", unet, masks(8, 96), lambda o, p: o.Adam(p, lr=1e-3)),
     "llama": Workload("llama", llama, tokens(8, 256, 256), lambda o, p: o.AdamW(p, lr=1e-3)),
     "gpt48": Workload(
-        "gpt48", partial(gpt, layers=48, d=256, heads=4), tokens(8, 256, 256), lambda o, p: o.SGD(p, lr=0.01)
+        "gpt48", partial(gpt, layers=48, d=256, heads=4), tokens(16, 256, 256), lambda o, p: o.SGD(p, lr=0.01)
     ),
 }
 
