@@ -355,10 +355,9 @@ def link(graph: Graph, draft: Draft, kernels: dict[str, KernelObject]) -> Execut
     """Plan the arena and put everything into one artifact."""
     arena = plan_arena(draft.values, draft.commands, outputs=draft.outputs)
     persistent = plan_home(draft.values, "persistent")
-    scratch = max((s.kernel.scratch_bytes for s in draft.kernels.values()), default=0)
     return Executable(
         graph.name, kernels, draft.values, draft.commands, draft.inputs, draft.outputs, draft.states,
-        draft.constants, arena, scratch, settings.threads.value, draft.calls,
+        draft.constants, arena, draft.scratch_bytes, settings.threads.value, draft.calls,
         persistent_bytes=persistent, frozen=prepared_from(draft),
     )  # fmt: skip
 

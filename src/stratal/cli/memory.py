@@ -13,7 +13,7 @@ from stratal.base.byte_sizes import parse_bytes
 from stratal.cli.plans import arena_of
 from stratal.cli.report import add_json_option, cell, console, named, run_script, table, whole, write_json
 from stratal.compiler import Program
-from stratal.memory.plan import Block
+from stratal.memory.plan import at_peak
 from stratal.memory.render import format_bytes
 from stratal.tensor.lazy import program_cache
 
@@ -113,11 +113,7 @@ def values_at_peak(program: Program) -> list[Held]:
         lines = [str(line) for line in value.where] or used.get(id_, [])
         return Held(nbytes, str(value.type), home, value.label, lines)
 
-    def alive(moment: int) -> list[Block]:
-        return [b for b in arena.blocks if b.life.first <= moment <= b.life.last]
-
-    first = {block.life.first for block in arena.blocks}  # memory in use grows only where a life begins
-    peak = max(map(alive, first), key=lambda blocks: sum(b.nbytes for b in blocks), default=[])
+    _, peak = at_peak(arena.blocks, arena.num_moments)
     return [
         *(held(k, by_id[k].nbytes, "state" if k in states else "input") for k in made.inputs),
         *(held(k, by_id[k].nbytes, "result") for k in made.outputs),

@@ -120,11 +120,23 @@ def arena_blocks(values: Iterable[Value], live: Liveness, outputs: Iterable[int]
 
 def largest_live_sum(blocks: Iterable[Block], num_moments: int) -> int:
     """Return the most bytes that live at one moment."""
+    return int(live_bytes(blocks, num_moments).max())
+
+
+def live_bytes(blocks: Iterable[Block], num_moments: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the bytes that live at each moment."""
     change = np.zeros(num_moments + 2, np.int64)
     for block in blocks:
         change[block.life.first] += block.nbytes
         change[block.life.last + 1] -= block.nbytes
-    return int(np.cumsum(change).max())
+    return np.cumsum(change)
+
+
+def at_peak(blocks: Sequence[Block], num_moments: int) -> tuple[int, list[Block]]:
+    """Return the first moment at which most bytes live, and the blocks alive then, the largest first."""
+    moment = int(live_bytes(blocks, num_moments).argmax())
+    alive = [b for b in blocks if b.life.first <= moment <= b.life.last]
+    return moment, sorted(alive, key=lambda b: -b.nbytes)
 
 
 def pack(blocks: Sequence[Block], floor: int) -> tuple[list[int], int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from stratal.base import settings
 from stratal.base.artifact import (
@@ -35,6 +35,7 @@ from stratal.memory.plan import arena_blocks, arrange, largest_live_sum, plan_ho
 from stratal.memory.rematerialize import fitted, smallest
 from stratal.memory.render import format_bytes
 from stratal.memory.tasks import Schedule, Task, TaskGraph
+from stratal.plan.build import FixedBytes, fixed_bytes
 from stratal.plan.sharing import choose_in_place, share_memory
 from stratal.plan.work import Work
 from stratal.schedule.draft import Draft
@@ -43,39 +44,13 @@ TRIES: Final = 6  # of a budget below the asked one, where blocks of memory leav
 MOST_NAMED: Final = 3
 
 
-class Fixed(NamedTuple):
-    """Bytes of a program that no schedule changes, by purpose."""
-
-    states: int
-    inputs: int
-    outputs: int
-    scratch: int
-    constants: int
-    persistent: int
-
-
-def fixed_bytes(draft: Draft, threads: int) -> Fixed:
-    """Return what a program needs beside its arena, by purpose."""
-    values = draft.values
-    states = {draft.inputs[k] for k in draft.states}
-    scratch = max((s.kernel.scratch_bytes for s in draft.kernels.values()), default=0)
-    return Fixed(
-        sum(values[i].nbytes for i in states),
-        sum(values[i].nbytes for i in draft.inputs if i not in states),
-        sum(values[i].nbytes for i in draft.outputs),
-        round_up(scratch) * threads,
-        sum(round_up(len(c)) for c in draft.constants),
-        plan_home(values, "persistent"),
-    )
-
-
 def within_budget(draft: Draft, budget: int, target: Target) -> Draft:
     """Return a draft that computes the same and whose plan needs at most so many bytes in all.
 
     Raises: DoesNotFit with the least budget that is known to work, what holds it, and the largest values.
     """
     threads = settings.threads.value
-    fixed = fixed_bytes(draft, threads)
+    fixed = fixed_bytes(draft, threads, plan_home(draft.values, "persistent"))
     room = budget - sum(fixed)
     if arena_bytes(draft) <= room:
         return draft
@@ -245,7 +220,7 @@ def _log(draft: Draft, graph: TaskGraph, schedule: Schedule) -> None:
                    seconds=graph.tasks[number].seconds, basis="estimated", where=command.where)  # fmt: skip
 
 
-def does_not_fit(draft: Draft, graph: TaskGraph, budget: int, fixed: Fixed, arena: int) -> DoesNotFit:
+def does_not_fit(draft: Draft, graph: TaskGraph, budget: int, fixed: FixedBytes, arena: int) -> DoesNotFit:
     """Return the error for a budget that no plan keeps, where the smallest arena is known."""
     least = sum(fixed) + arena
     parts = ", ".join(f"{name} {format_bytes(n)}" for name, n in fixed._asdict().items() if n)

@@ -65,21 +65,45 @@ def make_plan(graph: Graph, draft: Draft, executable: Executable, made: Compilat
     })  # fmt: skip
 
 
+class FixedBytes(NamedTuple):
+    """What a program needs beside its arena, by purpose. Inputs and states are the caller's, and counted."""
+
+    states: int
+    inputs: int
+    outputs: int
+    scratch: int
+    constants: int
+    persistent: int
+
+
+def fixed_bytes(program: Draft | Executable, threads: int, persistent: int) -> FixedBytes:
+    """Return what a program needs beside its arena and `persistent` bytes that last from run to run."""
+    values = program.values
+    states = {program.inputs[k] for k in program.states}
+    return FixedBytes(
+        sum(values[i].nbytes for i in states),
+        sum(values[i].nbytes for i in program.inputs if i not in states),
+        sum(values[i].nbytes for i in program.outputs),
+        round_up(program.scratch_bytes) * threads,
+        sum(round_up(len(c)) for c in program.constants),
+        persistent,
+    )
+
+
 def memory_of(executable: Executable) -> dict[str, int]:
-    """Return the bytes a program needs, by purpose. Inputs and states are the caller's, and counted."""
-    values = executable.values
-    states = {executable.inputs[k] for k in executable.states}
+    """Return the bytes a program needs, by purpose."""
+    fixed = fixed_bytes(executable, executable.threads, executable.persistent_bytes)
     parts = {
         "arena_bytes": executable.arena_bytes,
-        "state_bytes": sum(values[i].nbytes for i in states),
-        "input_bytes": sum(values[i].nbytes for i in executable.inputs if i not in states),
-        "output_bytes": sum(values[i].nbytes for i in executable.outputs),
-        "scratch_bytes": round_up(executable.scratch_bytes) * executable.threads,
-        "constant_bytes": sum(round_up(len(c)) for c in executable.constants),
+        "state_bytes": fixed.states,
+        "input_bytes": fixed.inputs,
+        "output_bytes": fixed.outputs,
+        "scratch_bytes": fixed.scratch,
+        "constant_bytes": fixed.constants,
     }
-    if executable.persistent_bytes:
-        parts["persistent_bytes"] = executable.persistent_bytes
-    live = live_minimum(values, executable.commands, executable.outputs)
+    if fixed.persistent:
+        parts["persistent_bytes"] = fixed.persistent
+    live = live_minimum(executable.values, executable.commands, executable.outputs)
     return parts | {"planned_peak_bytes": sum(parts.values()), "live_minimum_bytes": live}
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-
 from stratal.base.artifact import Executable, Launch, flat
 from stratal.memory.liveness import analyse, roots
-from stratal.memory.plan import arena_blocks
+from stratal.memory.plan import arena_blocks, at_peak
 from stratal.memory.render import format_bytes
 from stratal.plan.explain import Explained, Text
 
@@ -56,13 +54,8 @@ def _at_peak(executable: Executable) -> Iterator[str]:
     blocks = arena_blocks(executable.values, live, executable.outputs)
     if not blocks:
         return
-    change = np.zeros(live.num_moments + 2, np.int64)
-    for block in blocks:
-        change[block.life.first] += block.nbytes
-        change[block.life.last + 1] -= block.nbytes
-    peak = int(np.argmax(np.cumsum(change)))
+    peak, alive = at_peak(blocks, live.num_moments)
     leaf = live.leaves[peak] if peak < live.num_moments else None
-    alive = sorted((b for b in blocks if b.life.first <= peak <= b.life.last), key=lambda b: -b.nbytes)
     during = getattr(leaf[1], "label", "") if leaf else ""
     yield f"  at the peak, {format_bytes(sum(b.nbytes for b in alive))}" + (f" in {during}" if during else "")
     for block in alive[:MOST_SHOWN]:

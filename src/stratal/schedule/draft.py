@@ -42,6 +42,11 @@ class Draft:
             raise VerifyError("program: planned again, it came out otherwise")
         return replace(self, commands=commands)
 
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes that one thread needs beside values, for the kernel that needs most."""
+        return max((s.kernel.scratch_bytes for s in self.kernels.values()), default=0)
+
     def number(self, group: Group) -> int:
         """Add a group and return its number."""
         self.groups.append(group)

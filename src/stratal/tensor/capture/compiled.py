@@ -560,14 +560,14 @@ def compile(
                 hint="there is one compiler; `stratal tune SCRIPT` searches faster schedules",
             )  # fmt: skip
     budget = None if memory is None else parse_bytes(memory, "compile: memory")
-    if budget is not None and dynamic is None:
+    if budget is not None:
+        if dynamic:
+            raise AttributeValueError(
+                "compile: a memory budget is for sizes that do not change",
+                got=f"memory={memory!r}, dynamic=True",
+                hint="leave dynamic out: each size is captured by itself, within the budget",
+            )  # fmt: skip
         dynamic = False  # a program for many sizes needs the memory of the largest
-    if budget is not None and dynamic:
-        raise AttributeValueError(
-            "compile: a memory budget is for sizes that do not change",
-            got=f"memory={memory!r}, dynamic=True",
-            hint="leave dynamic out: each size is captured by itself, within the budget",
-        )  # fmt: skip
     if function is None:
         return functools.partial(compile, name=name, dynamic=dynamic, audit=audit, memory=budget)
     if hasattr(function, "forward") and hasattr(function, "named_parameters"):
