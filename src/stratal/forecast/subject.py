@@ -212,9 +212,10 @@ def optimizer_bytes(optimizer: Optimizer) -> int:
     if optimizer._managed:
         return optimizer.state_bytes
     params = [p for group in optimizer.param_groups for p in group["params"]]
-    nbytes = sum(p.nbytes for p in params)
+    nbytes: int = sum(p.nbytes for p in params)
     if isinstance(optimizer, optim.LBFGS):
-        return nbytes * 2 * (optimizer.param_groups[0]["history_size"] + 1)  # with direction and gradient
+        history: int = optimizer.param_groups[0]["history_size"]
+        return nbytes * 2 * (history + 1)  # with direction and gradient
     probe = Parameter(tensor(1.0).expand(_PROBE))
     tried = _like(optimizer, {id(p): probe for p in params})
     tried.param_groups = [ParamGroup({**optimizer.param_groups[0], "params": [probe]}, optimizer.runtime)]
