@@ -21,7 +21,7 @@ _PLACES = {"cuda": "stratal.tensor.api.cuda", "random": "stratal.tensor.function
 _NAMES: dict[str, str] = {
     "stratal.base.dtypes": "bfloat16 bool_ complex128 complex64 float16 float32 float64 "
     "int16 int32 int64 int8 uint16 uint32 uint64 uint8",
-    "stratal.base.errors": "DoesNotFit StratalError",
+    "stratal.base.errors": "DoesNotFit OffloadError StratalError",
     "stratal.tensor.autocast": "autocast get_autocast_dtype is_autocast_enabled",
     "stratal.tensor.capture": "compile frozen",
     "stratal.tensor.capture.fits": "fits",
@@ -46,6 +46,7 @@ _NAMES: dict[str, str] = {
     "stratal.formats": "freeze load save",
     "stratal.linalg.as_pytorch": "chain_matmul cholesky cholesky_inverse cholesky_solve det inverse logdet "
     "matrix_exp matrix_power pinverse qr slogdet svd",
+    "stratal.nn.offload": "offload",
     "stratal.nn.functional": "avg_pool1d bilinear binary_cross_entropy_with_logits celu channel_shuffle "
     "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d cosine_embedding_loss "
     "cosine_similarity hinge_embedding_loss margin_ranking_loss max_pool1d max_pool2d max_pool3d "

@@ -101,7 +101,10 @@ class Program:
     @cached_property
     def _drafted(self) -> Drafted:
         made = self.made
-        with settings.winograd(made.winograd), settings.memory(made.memory), tuning.using(made.records):
+        with (
+            settings.winograd(made.winograd), settings.memory(made.memory),
+            settings.offload_dir(made.offload_dir), tuning.using(made.records),
+        ):  # fmt: skip
             draft, log = decided(self.graph, self.made.target, fused=self.made.fused)
         return Drafted(draft.of_commands(self.executable.commands), log)
 
@@ -168,7 +171,7 @@ def compile_graph(graph: Graph, *, fused: bool = True, workspace: Workspace | No
     seconds = time.perf_counter() - started
     made = Compilation(
         target, seconds, built.num_cached, tuple(record.overrides), fused, settings.winograd.value, records,
-        report(graph, fallbacks), settings.memory.value,
+        report(graph, fallbacks), settings.memory.value, settings.offload_dir.value,
     )  # fmt: skip
     return record.finished(Program(graph, built.loaded, made, built.drafted))
 
@@ -353,7 +356,7 @@ def generate(draft: Draft, target: Target) -> tuple[dict[str, KernelObject], int
 
 def link(graph: Graph, draft: Draft, kernels: dict[str, KernelObject]) -> Executable:
     """Plan the arena and put everything into one artifact."""
-    arena = plan_arena(draft.values, draft.commands, outputs=draft.outputs)
+    arena = plan_arena(draft.values, draft.commands, outputs=draft.outputs, compact=draft.compact)
     persistent = plan_home(draft.values, "persistent")
     return Executable(
         graph.name, kernels, draft.values, draft.commands, draft.inputs, draft.outputs, draft.states,

@@ -4,6 +4,7 @@ Plain data, serialisable without pickle.
 
     Executable := kernels, values, commands, arena_bytes, scratch_bytes
     Command    := Launch(kernel, buffers) | Copy(source, target) | Host(call, reads, writes)
+                | CopyStart(source, target) | CopyDone(source, target)
                 | Loop(body, trips, counter) | While(condition commands, predicate, body)
                 | Branch(predicate, then, otherwise) | Once(body)
 
@@ -113,6 +114,28 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyStart(Copy):
+    """Begin to copy an input in another memory space to the arena, or back; kernels go on.
+
+    Inputs that such a command names are accessed by these commands alone. `CopyDone` with the same two values
+    ends it: until then the source stays as it is and nobody looks at the target.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class CopyDone(Copy):
+    """Wait until what `CopyStart` began with these values is done."""
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return (self.source, self.target)
+
+    @property
+    def writes(self) -> tuple[int, ...]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """Call `Executable.calls[call]` on the calling thread with read-only NumPy views.
 
@@ -169,7 +192,7 @@ class Once:
     body: tuple[Command, ...]
 
 
-Command = Union[Launch, Copy, Host, Loop, While, Branch, Once]
+Command = Union[Launch, Copy, Host, Loop, While, Branch, Once]  # CopyStart and CopyDone are copies
 
 
 def bodies(command: Command) -> dict[str, tuple[Command, ...]]:
@@ -203,6 +226,12 @@ def flat(commands: tuple[Command, ...]) -> Iterator[Command]:
         yield command
         for body in bodies(command).values():
             yield from flat(body)
+
+
+def offloaded(commands: tuple[Command, ...], inputs: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the positions of the inputs that lie in another memory space while these commands run."""
+    moved = {v for c in flat(commands) if isinstance(c, CopyStart) for v in (c.source, c.target)}
+    return tuple(k for k, id_ in enumerate(inputs) if id_ in moved)
 
 
 @dataclass(slots=True)

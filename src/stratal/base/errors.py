@@ -175,6 +175,10 @@ class CacheError(StratalError, OSError):
     advice = "STRATAL_CACHE_DIR names another directory; off does without"
 
 
+class OffloadError(StratalError, OSError):
+    """A file for offloaded states that cannot be made, read or written."""
+
+
 class FormatError(StratalError, ValueError):
     """A file that is truncated, corrupt, hostile or of another format."""
 

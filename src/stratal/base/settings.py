@@ -198,6 +198,8 @@ objective = Setting("objective", lambda: "time", _one_of(OBJECTIVES), "one of " 
                     "what tuning optimises, and whose records decide")  # fmt: skip
 memory: Setting[int | None] = Setting("memory", lambda: None, _budget, "a size such as 512MB or 8GiB, or off",
                                       "bytes that the plan of a program may need, in all")  # fmt: skip
+offload_dir: Setting[Path | None] = Setting("offload_dir", lambda: None, _path, _PATH, "where states of a "
+                                            "program with a memory budget may wait, in a file")  # fmt: skip
 seed = Setting(
     "seed", lambda: 0, _seed, "a whole number from 0, below 2**64", "seed of the default random key"
 )

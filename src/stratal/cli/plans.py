@@ -11,7 +11,7 @@ from rich.text import Text
 from stratal.base.log import duration
 from stratal.cli.report import cell, table
 from stratal.compiler import Program
-from stratal.memory.plan import ArenaPlan, arrange
+from stratal.memory.plan import ArenaPlan, arranged
 from stratal.memory.render import format_bytes, render, to_json
 
 Section = Callable[[Console, Program], None]
@@ -57,7 +57,7 @@ def show_memory_map(out: Console, program: Program, height: int = 8) -> None:
 def arena_of(program: Program) -> ArenaPlan:
     """Return where each buffer of a program lies and when it lives."""
     made = program.executable
-    return arrange(made.values, made.commands, outputs=made.outputs)
+    return arranged(made.values, made.commands, made.outputs)
 
 
 def observed_peak_bytes(program: Program) -> int:

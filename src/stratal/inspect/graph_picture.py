@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Final
 
 from stratal.plan.explain import Explained
 from stratal.plan.record import Plan
@@ -27,6 +28,9 @@ def kernels_to_dot(program: Explained) -> str:
     return "\n".join([*head, *(f"  {line}" for line in _kernels(plan)), "}"]) + "\n"
 
 
+SHOWN: Final = ("kernel", "host", "copy", "copy-start")
+
+
 def _quoted(text: str) -> str:
     """Return a DOT string: JSON's escapes are DOT's, `\\n` included."""
     return json.dumps(text, ensure_ascii=False)
@@ -36,7 +40,7 @@ def _kernels(plan: Plan) -> Iterator[str]:
     values = plan["values"]
     states = set(plan["states"])
     made: dict[int, str] = {}
-    for k, row in enumerate(c for c, _ in nested(plan.commands) if c["do"] in ("kernel", "host", "copy")):
+    for k, row in enumerate(c for c, _ in nested(plan.commands) if c["do"] in SHOWN):
         me = f"c{k}"
         yield f"{me} [label={_quoted(_label(row))}, fillcolor={_quoted(_colour(row))}];"
         for id_ in dict.fromkeys(row["reads"]):

@@ -191,6 +191,8 @@ class ProgramProfile:
             "kernel": plan.get("name"),
             "host": f"host call {plan.get('op')}",
             "copy": f"copy to {label}",
+            "copy-start": f"begin to copy {label}",
+            "copy-done": f"wait for the copy of {label}",
         }
         return KernelTime(
             number=plan.get("number", 0), name=str(names[plan["do"]]), tactic=str(plan.get("tactic", "")),

@@ -17,7 +17,7 @@ from stratal.base.artifact import Executable, Launch, Value
 from stratal.base.errors import MissingExtraError, StratalError
 from stratal.formats.files import write_atomically, writing
 from stratal.memory.liveness import Interval, analyse, roots
-from stratal.memory.plan import ArenaPlan, Block, arrange
+from stratal.memory.plan import ArenaPlan, Block, arranged
 from stratal.memory.render import format_bytes
 from stratal.plan.explain import Explained
 from stratal.plan.memory_text import recomputations
@@ -77,7 +77,7 @@ class Scale(NamedTuple):
 def memory_svg(program: Explained) -> str:
     """Return the memory map of a program as SVG text."""
     made = program.executable
-    arena = arrange(made.values, made.commands, outputs=made.outputs)
+    arena = arranged(made.values, made.commands, made.outputs)
     scale = Scale(arena.num_moments, arena.arena_bytes)
     numbers = kernel_numbers(program)
     boxes = list(_boxes(arena, made, scale, numbers))
@@ -290,7 +290,7 @@ def _save_png(program: Explained, path: Path) -> None:
         hint = "pip install 'stratal[viz]'; an .svg file needs nothing"
         raise MissingExtraError("memory map: a .png file needs matplotlib", hint=hint) from None
     made = program.executable
-    arena = arrange(made.values, made.commands, outputs=made.outputs)
+    arena = arranged(made.values, made.commands, made.outputs)
     scale = Scale(arena.num_moments, arena.arena_bytes)
     boxes = list(_boxes(arena, made, scale, kernel_numbers(program)))
     figure = Figure(figsize=(11.6, 6), dpi=120)

@@ -1,7 +1,8 @@
 """In place: which values take over the memory of another, decided before code generation.
 
     launch   a kernel says which of its writes may overwrite which of its reads; the write takes over the
-             memory of the read where the read has no other reader and dies there
+             memory of the read where the read has no other reader and dies there; in a compact program it is
+             enough that it dies there, though lines that two processors have read take longer to write
     copy     a value made only to be copied onto another is made there at once where nobody looks at the
              target in between, and the copy disappears: so a state's new value is written where the state
              stands, a loop's next carry where the carry stands
@@ -44,7 +45,7 @@ def no_aliases(values: Sequence[Value], *_: object, **__: object) -> list[InPlac
 @skippable(no_aliases)
 def choose_aliases(
     values: Sequence[Value], commands: tuple[Command, ...], candidates: Candidates, *,
-    states: Iterable[int] = (), outputs: Iterable[int] = ()
+    states: Iterable[int] = (), outputs: Iterable[int] = (), compact: bool = False
 ) -> list[InPlace]:
     """Set `alias` on values that may share memory in place; return what was decided.
 
@@ -52,9 +53,9 @@ def choose_aliases(
     are the ids of input values that the program writes (by a copy), `outputs` those read after the last
     command.
     """
-    chooser = _Chooser(values, commands, set(states), set(outputs))
+    chooser = _Chooser(values, commands, set(states), set(outputs), compact)
     for moment, leaf in enumerate(chooser.live.leaves):
-        if leaf is not None and isinstance(leaf[1], Copy):
+        if leaf is not None and type(leaf[1]) is Copy:
             chooser.consider_copy(moment, leaf[0], leaf[1], candidates)
     for moment, leaf in enumerate(chooser.live.leaves):
         if leaf is not None and isinstance(leaf[1], Launch):
@@ -65,13 +66,15 @@ def choose_aliases(
 
 class _Chooser:
     def __init__(
-        self, values: Sequence[Value], commands: tuple[Command, ...], states: set[int], outputs: set[int]
-    ) -> None:
+        self, values: Sequence[Value], commands: tuple[Command, ...], states: set[int], outputs: set[int],
+        compact: bool,
+    ) -> None:  # fmt: skip
         self.values = {value.id: value for value in values}
         self.rows = rows(values)  # accounted under what they are rows of, and never given other memory
         self.live: Liveness = analyse(commands, self.rows)
         self.states = states
         self.outputs = outputs
+        self.compact = compact
         self.decided: list[InPlace] = []
         self.group: dict[int, int] = {}  # value -> the value whose memory it was given
         self.latest: dict[int, int] = {}  # owner of shared memory -> who there lives longest
@@ -142,7 +145,7 @@ class _Chooser:
         return not writes and (not reads or (read_in_place and reads == [made]))
 
     def consider_launch(self, moment: int, path: Path, launch: Launch, read: int, write: int) -> None:
-        """Let `write` take over the memory of `read` if this launch is the read's only reader and its end."""
+        """Let `write` take over the memory of `read` if this launch ends its life, as its only reader."""
         owner = self.owner(read)
         if read in self.rows or write in self.rows:
             return
@@ -150,7 +153,7 @@ class _Chooser:
             return
         if self.values[read].home != "arena" or self.values[owner].home != "arena" or write in self.group:
             return
-        if self.live.readers.get(read) != [moment] or self.life(read).last != moment:
+        if self.life(read).last != moment or not (self.compact or self.live.readers.get(read) == [moment]):
             return
         if self.life(write).first != moment or write in self.latest or self.latest.get(owner, read) != read:
             return
@@ -162,7 +165,7 @@ class _Chooser:
             return
         self.decided.append(InPlace(write, read, path, "launch"))
         decide("in place", self._named(read), f"{self._named(write)} takes over its memory",
-               "the kernel is its last and only reader", where=launch.where)  # fmt: skip
+               "the kernel is its last reader", where=launch.where)  # fmt: skip
 
     def _own(self, id_: int) -> bool:
         """Whether a value still lies in arena memory of its own that it shares with nobody."""

@@ -25,7 +25,7 @@ def sinks_first(graph: TaskGraph) -> Schedule:
     for k, earlier in enumerate(before):
         for b in earlier:
             after[b].append(k)
-    is_sink = [not t.ordered and not any(map(graph.bytes_of, t.writes)) for t in tasks]
+    is_sink = _sinks(graph)
     feeds = _feeders(graph, is_sink)
     order: list[int] = []
     done = [False] * len(tasks)
@@ -112,13 +112,30 @@ def predecessors(graph: TaskGraph) -> list[set[int]]:
     return found
 
 
+def _sinks(graph: TaskGraph) -> list[bool]:
+    """Return which tasks leave no bytes: what they write is a state, or only copies take it to one."""
+    tasks = graph.tasks
+    readers = _readers(graph)
+
+    def leaves(value: int) -> bool:
+        stays = value in graph.outputs or not readers.get(value)
+        return bool(graph.bytes_of(value)) and (stays or not all(tasks[k].copies for k in readers[value]))
+
+    return [not t.ordered and not any(map(leaves, t.writes)) for t in tasks]
+
+
+def _readers(graph: TaskGraph) -> dict[int, set[int]]:
+    """Return the tasks that read each value."""
+    found: dict[int, set[int]] = {}
+    for k, task in enumerate(graph.tasks):
+        for r in task.reads:
+            found.setdefault(r, set()).add(k)
+    return found
+
+
 def _feeders(graph: TaskGraph, is_sink: Sequence[bool]) -> list[bool]:
     """Return which tasks may run early for a sink: what packs an operand for sinks alone, and little ones."""
-    tasks = graph.tasks
-    readers: dict[int, set[int]] = {}
-    for k, task in enumerate(tasks):
-        for r in task.reads:
-            readers.setdefault(r, set()).add(k)
+    tasks, readers = graph.tasks, _readers(graph)
     found = []
     for task, sink in zip(tasks, is_sink, strict=True):
         used = {k for w in task.writes for k in readers.get(w, ())}

@@ -65,27 +65,43 @@ def plan_home(values: Sequence[Value], home: str) -> int:
 
 
 @skippable(lambda values, *_, **__: plan_home(values, "arena"))
-def plan_arena(values: Sequence[Value], commands: tuple[Command, ...], *, outputs: Iterable[int] = ()) -> int:
+def plan_arena(
+    values: Sequence[Value], commands: tuple[Command, ...], *, outputs: Iterable[int] = (),
+    compact: bool = False,
+) -> int:  # fmt: skip
     """Set the `offset` of every arena value and return the bytes of the arena.
 
-    `outputs` are values still needed after the last command.
+    `outputs` are values still needed after the last command. In a `compact` arena nothing is set apart for
+    the sake of caches.
     """
-    plan = arrange(values, commands, outputs=outputs)
+    plan = arrange(values, commands, outputs=outputs, compact=compact)
     offset_of = {m: o for b, o in zip(plan.blocks, plan.offsets, strict=True) for m in b.members}
     for value in values:
         value.offset = offset_of.get(value.id, -1)
     return plan.arena_bytes
 
 
+def arranged(values: Sequence[Value], commands: tuple[Command, ...], outputs: Iterable[int]) -> ArenaPlan:
+    """Return the plan that the offsets of values stand for."""
+    live = analyse(commands, roots(values))
+    blocks = arena_blocks(values, live, outputs)
+    by_id = {value.id: value for value in values}
+    offsets = tuple(by_id[block.root].offset for block in blocks)
+    height = max((o + b.nbytes for o, b in zip(offsets, blocks, strict=True)), default=0)
+    floor = largest_live_sum(blocks, live.num_moments)
+    return ArenaPlan(tuple(blocks), offsets, height, floor, live.num_moments)
+
+
 def arrange(
-    values: Sequence[Value], commands: tuple[Command, ...], *, outputs: Iterable[int] = ()
-) -> ArenaPlan:
+    values: Sequence[Value], commands: tuple[Command, ...], *, outputs: Iterable[int] = (),
+    compact: bool = False,
+) -> ArenaPlan:  # fmt: skip
     """Return the plan that `plan_arena` would set, leaving the values alone."""
     live = analyse(commands, roots(values))
     blocks = arena_blocks(values, live, outputs)
     floor = largest_live_sum(blocks, live.num_moments)
     offsets, height = pack(blocks, floor)
-    if WIDE < height < LITTLE:
+    if WIDE < height < LITTLE and not compact:
         apart, higher = _among_equals(blocks, live.num_moments)
         if higher < LITTLE:
             offsets, height = apart, higher

@@ -34,7 +34,8 @@ class Task(NamedTuple):
     replace: nothing may read their old values afterwards. `updates` are values that an earlier task made and
     that this one changes where they stand, such as what was filled with zeros: who reads them before and
     after stays there. One that is not `repeatable` runs once. A run may end at one that `may_stop`, before
-    any state is overwritten; those that are `ordered` run in their order.
+    any state is overwritten; those that are `ordered` run in their order. One that `copies` brings a value
+    from another memory space, or takes one there.
     """
 
     seconds: float
@@ -47,6 +48,7 @@ class Task(NamedTuple):
     updates: tuple[int, ...] = ()
     may_stop: bool = False
     ordered: bool = False
+    copies: bool = False
 
 
 class TaskGraph:

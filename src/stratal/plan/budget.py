@@ -2,8 +2,9 @@
 
     draft -> TaskGraph -> schedule within the budget -> draft with that schedule -> shared memory, offsets
 
-A command that comes again launches the same kernel on the same bytes and writes another buffer: budgets
-change no bit of a result.
+Where a file may hold states, drafts that copy them in and out are planned in the same way, and the quickest
+that fits is taken. A command that comes again launches the same kernel on the same bytes and writes another
+buffer: budgets change no bit of a result.
 """
 
 from __future__ import annotations
@@ -11,19 +12,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from stratal.base import settings
 from stratal.base.artifact import (
     Branch,
     Command,
     Copy,
+    CopyStart,
     Host,
     Launch,
     Loop,
     While,
     bodies,
     flat,
+    offloaded,
     own_reads,
     own_writes,
 )
@@ -35,7 +38,8 @@ from stratal.memory.plan import arena_blocks, arrange, largest_live_sum, plan_ho
 from stratal.memory.rematerialize import fitted, smallest
 from stratal.memory.render import format_bytes
 from stratal.memory.tasks import Schedule, Task, TaskGraph
-from stratal.plan.build import FixedBytes, fixed_bytes
+from stratal.plan.build import fixed_bytes
+from stratal.plan.offload import choices, copy_seconds, offloaded_states, overlapped, total_seconds
 from stratal.plan.sharing import choose_in_place, share_memory
 from stratal.plan.work import Work
 from stratal.schedule.draft import Draft
@@ -51,17 +55,53 @@ def within_budget(draft: Draft, budget: int, target: Target) -> Draft:
     """
     threads = settings.threads.value
     fixed = fixed_bytes(draft, threads, plan_home(draft.values, "persistent"))
-    room = budget - sum(fixed)
-    if arena_bytes(draft) <= room:
+    if arena_bytes(draft) <= budget - sum(fixed):
         return draft
+    draft = replace(draft, compact=True)
+    drafts = [draft]
+    if settings.offload_dir.value is not None:
+        drafts += [offloaded_states(draft, states) for states in choices(draft)]
+    found = [_planned(d, budget, target, threads) for d in drafts]
+    fit = [p for p in found if p.least_bytes <= budget]
+    if not fit:
+        raise does_not_fit(min(found, key=lambda p: p.least_bytes), budget, threads)
+    best = min(fit, key=lambda p: p.seconds)
+    _log(best)
+    return best.draft
+
+
+class Planned(NamedTuple):
+    """A draft with a schedule, and that draft once its commands are in the order of the schedule.
+
+    `least_bytes`: what it needs in all, or where that is too much, the least it is known to need.
+    """
+
+    source: Draft
+    graph: TaskGraph
+    schedule: Schedule
+    draft: Draft
+    least_bytes: int
+    seconds: float
+
+
+def _planned(draft: Draft, budget: int, target: Target, threads: int) -> Planned:
+    """Return the quickest schedule of a draft within a budget, or the smallest where none is found."""
+    fixed = sum(fixed_bytes(draft, threads, plan_home(draft.values, "persistent")))
+    room = budget - fixed
     graph = task_graph(draft, target, threads)
     schedule = fitting(draft, graph, room)
     if schedule is None:
-        least, schedule = smallest_draft(draft, graph)
-        if least > room:
-            raise does_not_fit(draft, graph, budget, fixed, least)
-    _log(draft, graph, schedule)
-    return scheduled(draft, schedule)
+        _, schedule = smallest_draft(draft, graph)
+    found = scheduled(draft, schedule)
+    seconds = sum(graph.tasks[k].seconds for k in schedule)
+    if offloaded(draft.commands, draft.inputs):
+        synchronous = found
+        found = overlapped(synchronous, graph, schedule, room)
+        if arena_bytes(found) > room:
+            found = overlapped(synchronous, graph, schedule, room, ahead=0.0)
+        work = Work(found, found.values)
+        seconds = total_seconds(found.commands, found.values, lambda c: work.seconds(c, target, threads))
+    return Planned(draft, graph, schedule, found, fixed + arena_bytes(found), seconds)
 
 
 def fitting(draft: Draft, graph: TaskGraph, room: int) -> Schedule | None:
@@ -100,7 +140,7 @@ def arena_bytes(draft: Draft) -> int:
     """Return the bytes of the arena that a draft gets, leaving the draft as it is."""
     made = replace(draft, values=[replace(v) for v in draft.values])
     share_memory(made)
-    return arrange(made.values, made.commands, outputs=made.outputs).arena_bytes
+    return arrange(made.values, made.commands, outputs=made.outputs, compact=made.compact).arena_bytes
 
 
 # -- tasks ---------------------------------------------------------------------------------------------------
@@ -132,33 +172,31 @@ def task_graph(draft: Draft, target: Target, threads: int) -> TaskGraph:
         seen.update(made)
         fresh = all(writers[w] == 1 and w in in_arena and w not in owners for w in writes)
         tasks.append(Task(
-            sum(target.seconds(work.of(c), threads) * times for c, times in _turns(command)),
+            copy_seconds(draft.values[command.source].nbytes)
+            if isinstance(command, CopyStart) else work.seconds(command, target, threads),
             tuple(v for v in (*reads, *updated) if v not in own and v not in made),
             made,
             tuple(command.in_place_values) if isinstance(command, Launch) else (),
             tuple(s for s in (made_in.get(w, w) for w in writes) if draft.values[s].home == "input"),
             _workspace(command, own, draft) if own else 0,
-            isinstance(command, Launch) and not command.may_fail and fresh and bool(command.writes),
+            _is_repeatable(command) and fresh and bool(writes),
             updated,
             any(isinstance(c, Host) or getattr(c, "may_fail", "") for c in flat((command,))),
-            not isinstance(command, Launch),
+            not isinstance(command, (Launch, CopyStart)),
+            isinstance(command, CopyStart),
         ))  # fmt: skip
     nbytes = {v: round_up(draft.values[v].nbytes) for v in seen if v in in_arena}
     return TaskGraph(tasks, nbytes, frozenset(draft.outputs) & in_arena)
 
 
+def _is_repeatable(command: Command) -> bool:
+    """Whether a command may run again: a kernel, or a copy of a state."""
+    return isinstance(command, CopyStart) or (isinstance(command, Launch) and not command.may_fail)
+
+
 def _all(command: Command, of: Callable[[Command], tuple[int, ...]]) -> list[int]:
     """Return what a command and all that it holds access."""
     return [v for c in flat((command,)) for v in of(c)]
-
-
-def _turns(command: Command, times: int = 1) -> list[tuple[Command, int]]:
-    """Return the commands in a command with how often each runs."""
-    found = [(command, times)]
-    more = times * max(command.trips, 1) if isinstance(command, Loop) else times
-    for body in bodies(command).values():
-        found += [pair for c in body for pair in _turns(c, more)]
-    return found
 
 
 def _workspace(command: Command, own: set[int], draft: Draft) -> int:
@@ -181,11 +219,14 @@ def scheduled(draft: Draft, schedule: Schedule) -> Draft:
     for number in schedule:
         command = _renamed(draft.commands[number], instance)
         if number in seen:
-            assert isinstance(command, Launch), "only launches are repeatable"
-            for w in command.writes:
+            for w in own_writes(command):
                 old = draft.values[w]
                 instance[w] = made.value(old.type, old.strides, label=old.label, where=old.where)
-            command = replace(command, writes=tuple(instance[w] for w in command.writes))
+            if isinstance(command, CopyStart):
+                command = replace(command, target=instance[command.target])
+            else:
+                assert isinstance(command, Launch), "only kernels and copies of states are repeatable"
+                command = replace(command, writes=tuple(instance[w] for w in command.writes))
         seen.add(number)
         commands.append(command)
     made.commands = tuple(commands)
@@ -208,21 +249,29 @@ def _renamed(command: Command, instance: Mapping[int, int]) -> Command:
     return replace(command, **inner)  # type: ignore[arg-type]
 
 
-def _log(draft: Draft, graph: TaskGraph, schedule: Schedule) -> None:
-    """Note each recomputation."""
-    counts = Counter(schedule)
-    for number, times in counts.items():
+def _log(planned: Planned) -> None:
+    """Note each state that waits in a file, and each recomputation."""
+    draft, graph = planned.source, planned.graph
+    for position in offloaded(draft.commands, draft.inputs):
+        state = draft.values[draft.inputs[position]]
+        decide("memory", state.label or f"%{state.id}", f"offloaded, {format_bytes(state.nbytes)}",
+               "the budget has no room for it while no kernel needs it", where=state.where)  # fmt: skip
+    for number, times in Counter(planned.schedule).items():
         command = draft.commands[number]
-        if times > 1 and isinstance(command, Launch):
+        if times > 1:
             freed = sum(map(graph.bytes_of, graph.tasks[number].writes))
-            decide("memory", command.label, f"recomputed, {format_bytes(freed)} are free in between",
+            again = "copied in again" if isinstance(command, CopyStart) else "recomputed"
+            free = f"{again}, {format_bytes(freed)} are free in between"
+            decide("memory", getattr(command, "label", ""), free,
                    "the budget has no room for its results from their first use to their last",
-                   seconds=graph.tasks[number].seconds, basis="estimated", where=command.where)  # fmt: skip
+                   seconds=graph.tasks[number].seconds, basis="estimated",
+                   where=getattr(command, "where", ()))  # fmt: skip
 
 
-def does_not_fit(draft: Draft, graph: TaskGraph, budget: int, fixed: FixedBytes, arena: int) -> DoesNotFit:
-    """Return the error for a budget that no plan keeps, where the smallest arena is known."""
-    least = sum(fixed) + arena
+def does_not_fit(planned: Planned, budget: int, threads: int) -> DoesNotFit:
+    """Return the error for a budget that no plan keeps, where the smallest is known."""
+    draft, graph, least = planned.source, planned.graph, planned.least_bytes
+    fixed = fixed_bytes(draft, threads, plan_home(draft.values, "persistent"))
     parts = ", ".join(f"{name} {format_bytes(n)}" for name, n in fixed._asdict().items() if n)
     largest = sorted(graph.nbytes, key=lambda v: -graph.nbytes[v])[:MOST_NAMED]
     shown = "; ".join(
@@ -230,9 +279,12 @@ def does_not_fit(draft: Draft, graph: TaskGraph, budget: int, fixed: FixedBytes,
         + (f" ({draft.values[v].where[0]})" if draft.values[v].where else "")
         for v in largest
     )
+    hint = "a smaller batch, or a larger budget"
+    if settings.offload_dir.value is None:
+        hint += ", or STRATAL_OFFLOAD_DIR=<folder> for states to wait in a file"
     return DoesNotFit(
         f"memory: the program needs at least {format_bytes(least)} ({least} bytes)",
         got=f"a budget of {format_bytes(budget)}; {parts} are fixed; largest values: {shown}",
-        hint="a smaller batch, or a larger budget", least_bytes=least,
+        hint=hint, least_bytes=least,
         where=draft.values[largest[0]].where if largest else (),
     )  # fmt: skip

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from stratal.base.artifact import Command, Copy, Executable, Host, Launch, Loop, Once, Value, While, bodies
+from stratal.base.artifact import (
+    Command,
+    Copy,
+    CopyDone,
+    CopyStart,
+    Executable,
+    Host,
+    Launch,
+    Loop,
+    Once,
+    Value,
+    While,
+    bodies,
+    offloaded,
+)
 from stratal.base.source import SourceLine
 from stratal.base.target import Target
 from stratal.base.tuning import UNTUNED, Records
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node
 from stratal.memory.plan import live_minimum, round_up
+from stratal.plan.commands import copy_name
 from stratal.plan.fallback import Fallback
+from stratal.plan.offload import copy_waits
 from stratal.plan.record import FORMAT, JSON, Plan
 from stratal.plan.text import nested
 from stratal.plan.work import Work, anchored
@@ -35,6 +52,7 @@ class Compilation(NamedTuple):
     records: Records = UNTUNED  # measurements that decided
     fallbacks: tuple[Fallback, ...] = ()  # what failed and was compiled with less ambition
     memory: int | None = None  # the budget in bytes
+    offload_dir: Path | None = None  # where states may wait
 
 
 def make_plan(graph: Graph, draft: Draft, executable: Executable, made: Compilation) -> Plan:
@@ -77,12 +95,16 @@ class FixedBytes(NamedTuple):
 
 
 def fixed_bytes(program: Draft | Executable, threads: int, persistent: int) -> FixedBytes:
-    """Return what a program needs beside its arena and `persistent` bytes that last from run to run."""
+    """Return what a program needs beside its arena and `persistent` bytes that last from run to run.
+
+    What it offloads lies elsewhere.
+    """
     values = program.values
+    elsewhere = {program.inputs[k] for k in offloaded(program.commands, program.inputs)}
     states = {program.inputs[k] for k in program.states}
     return FixedBytes(
-        sum(values[i].nbytes for i in states),
-        sum(values[i].nbytes for i in program.inputs if i not in states),
+        sum(values[i].nbytes for i in states - elsewhere),
+        sum(values[i].nbytes for i in program.inputs if i not in states | elsewhere),
         sum(values[i].nbytes for i in program.outputs),
         round_up(program.scratch_bytes) * threads,
         sum(round_up(len(c)) for c in program.constants),
@@ -103,8 +125,13 @@ def memory_of(executable: Executable) -> dict[str, int]:
     }
     if fixed.persistent:
         parts["persistent_bytes"] = fixed.persistent
+    elsewhere = offloaded(executable.commands, executable.inputs)
+    offloaded_bytes = sum(executable.values[executable.inputs[k]].nbytes for k in elsewhere)
     live = live_minimum(executable.values, executable.commands, executable.outputs)
-    return parts | {"planned_peak_bytes": sum(parts.values()), "live_minimum_bytes": live}
+    peak = sum(parts.values())
+    if offloaded_bytes:
+        parts["offloaded_bytes"] = offloaded_bytes
+    return parts | {"planned_peak_bytes": peak, "live_minimum_bytes": live}
 
 
 def _value(value: Value) -> JSON:
@@ -134,6 +161,17 @@ class _Commands:
         self.work = Work(draft, executable.values)
         self.states = {executable.inputs[k] for k in executable.states}
         self.number = 0
+        self.waits: dict[tuple[int, int], float] = {}  # for copies, by source and target
+        if offloaded(executable.commands, executable.inputs):
+            found = copy_waits(executable.commands, executable.values, self._seconds)
+            self.waits = {
+                (c.source, c.target): waiting
+                for c, (_, waiting) in zip(executable.commands, found, strict=True)
+                if isinstance(c, CopyDone)
+            }
+
+    def _seconds(self, command: Command) -> float:
+        return self.work.seconds(command, self.target, self.executable.threads)
 
     def of(self, commands: Sequence[Command], times: int) -> list[JSON]:
         return [self._command(c, times) for c in commands]
@@ -145,7 +183,7 @@ class _Commands:
             return self._host(command, times)
         if isinstance(command, Copy):
             moved = {"reads": [command.source], "writes": [command.target], "label": command.label}
-            return {"do": "copy", **moved, **self._cost(command, times)}
+            return {"do": copy_name(command), **moved, **self._cost(command, times)}
         if isinstance(command, Loop):
             row = {"do": "loop", "label": command.label, "trips": command.trips, "counter": command.counter}
             row |= _given(trips_value=command.trips_value, reverse=command.reverse or None)
@@ -207,6 +245,13 @@ class _Commands:
         cost = self.work.of(command)
         estimate = self.target.estimate(cost, self.executable.threads)
         bound = "host" if isinstance(command, Host) else estimate.bound
+        if isinstance(command, (CopyStart, CopyDone)):  # kernels go on meanwhile: only what they wait counts
+            seconds = self.waits[command.source, command.target] if isinstance(command, CopyDone) else 0.0
+            moved = 0 if isinstance(command, CopyDone) else self.executable.values[command.source].nbytes
+            return {
+                "flops": 0.0, "read_bytes": moved, "written_bytes": moved, "seconds": seconds,
+                "bound": "file", "of_bound": 1.0, "times": times,
+            }  # fmt: skip
         limit = max(estimate.compute_seconds, estimate.memory_seconds)
         figures: dict[str, Any] = {
             "flops": cost.flops,

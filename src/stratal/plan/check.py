@@ -10,7 +10,7 @@ from stratal.graph.node import Item, Node
 from stratal.graph.partition import Partition
 from stratal.loops.stmt import Kernel
 from stratal.loops.verify import verify_kernel
-from stratal.memory.plan import arrange
+from stratal.memory.plan import arranged
 from stratal.schedule.draft import Draft
 
 
@@ -70,7 +70,7 @@ def _fits(launch: Launch, kernel: Kernel, values: Sequence[Value]) -> None:
 
 def executable(found: Executable) -> None:
     """Check that blocks alive at one moment never overlap in the arena. Raises: VerifyError."""
-    plan = arrange(found.values, found.commands, outputs=found.outputs)
+    plan = arranged(found.values, found.commands, found.outputs)
     placed = sorted(
         (found.values[b.root].offset, found.values[b.root].offset + b.nbytes, b)
         for b in plan.blocks

@@ -10,7 +10,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from stratal.base.artifact import Command, Copy, Host, Launch, Loop, Once, Value, While, bodies
+from stratal.base.artifact import (
+    Command,
+    Copy,
+    CopyDone,
+    CopyStart,
+    Host,
+    Launch,
+    Loop,
+    Once,
+    Value,
+    While,
+    bodies,
+)
 from stratal.base.source import SourceLine
 
 
@@ -40,7 +52,7 @@ def commands_to_text(commands: Sequence[Command], indent: str = "") -> Iterator[
             note = f"  x{c.chunks}{_note(c.label, c.where)}"
             yield f"{indent}{c.kernel}({_ids(c.reads)}) -> {_ids(c.writes)}{note}"
         elif isinstance(c, Copy):
-            yield f"{indent}copy %{c.source} -> %{c.target}{_note(c.label, ())}"
+            yield f"{indent}{copy_name(c)} %{c.source} -> %{c.target}{_note(c.label, ())}"
         elif isinstance(c, Host):
             yield f"{indent}host {c.call}({_ids(c.reads)}) -> {_ids(c.writes)}{_note(c.label, c.where)}"
         elif isinstance(c, Loop):
@@ -61,6 +73,13 @@ def commands_to_text(commands: Sequence[Command], indent: str = "") -> Iterator[
             yield from commands_to_text(c.then, inner)
             yield f"{indent}else:"
             yield from commands_to_text(c.otherwise, inner)
+
+
+def copy_name(copy: Copy) -> str:
+    """Return what plans call a command that copies."""
+    if isinstance(copy, CopyDone):
+        return "copy-done"
+    return "copy-start" if isinstance(copy, CopyStart) else "copy"
 
 
 def _ids(ids: Sequence[int]) -> str:

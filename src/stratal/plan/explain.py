@@ -22,7 +22,7 @@ from stratal.codegen.module import kernel_module
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Node
 from stratal.loops.compute import Compute
-from stratal.memory.plan import arrange
+from stratal.memory.plan import arranged
 from stratal.memory.render import render
 from stratal.plan.build import Compilation
 from stratal.plan.record import JSON, Plan
@@ -83,7 +83,7 @@ def explain(
         return Text(explain_kernel(program, kernel, llvm=llvm, assembly=assembly))
     if about == "memory":
         made = program.executable
-        return Text(render(arrange(made.values, made.commands, outputs=made.outputs), made.values))
+        return Text(render(arranged(made.values, made.commands, made.outputs), made.values))
     if about == "graph":
         return Text(program.graph)
     if about == "decisions":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from stratal.base.artifact import Executable, Launch, flat
+from stratal.base.artifact import Executable, Launch, flat, offloaded
 from stratal.memory.liveness import analyse, roots
 from stratal.memory.plan import arena_blocks, at_peak
 from stratal.memory.render import format_bytes
@@ -37,6 +37,8 @@ def _lines(program: Explained) -> Iterator[str]:
     yield f"{program.graph.name}: {format_bytes(memory['planned_peak_bytes'])}{asked}"
     parts = [(name.removesuffix("_bytes"), n) for name, n in memory.items() if name.count("_") == 1]
     yield "  " + ", ".join(f"{name} {format_bytes(n)}" for name, n in parts if n)
+    if "offloaded_bytes" in memory:
+        yield _copies(program)
     again = recomputations(program.executable)
     rows = [row for row in program.plan.kernels if row["number"] in again]
     if rows:
@@ -45,6 +47,20 @@ def _lines(program: Explained) -> Iterator[str]:
         runs = "kernel runs" if len(rows) == 1 else "kernels run"
         yield f"  {len(rows)} {runs} again, estimated at {share:.0%} of the time without them"
     yield from _at_peak(program.executable)
+
+
+def _copies(program: Explained) -> str:
+    """Say which states wait in a file and what their copies are expected to take."""
+    executable, commands = program.executable, program.plan.commands
+    count = len(offloaded(executable.commands, executable.inputs))
+    moved = sum(c["read_bytes"] for c in commands if c["do"] == "copy-start")
+    waiting = sum(c["seconds"] for c in commands if c["do"] == "copy-done")
+    states = "state waits" if count == 1 else "states wait"
+    share = waiting / max(program.plan.estimated_seconds, 1e-12)
+    return (
+        f"  {count} {states} in a file; a run copies {format_bytes(moved)}, for which kernels are expected "
+        f"to wait {share:.0%} of the time"
+    )
 
 
 def _at_peak(executable: Executable) -> Iterator[str]:

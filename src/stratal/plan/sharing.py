@@ -27,7 +27,8 @@ def choose_in_place(draft: Draft, values: Sequence[Value]) -> list[tuple[int, in
     leaves = [leaf for leaf in live.leaves if leaf is not None]
     candidates = {path: c.in_place_values for path, c in leaves if isinstance(c, Launch)}
     states = [draft.inputs[k] for k in draft.states]
-    chosen = choose_aliases(values, draft.commands, candidates, states=states, outputs=draft.outputs)
+    chosen = choose_aliases(values, draft.commands, candidates, states=states, outputs=draft.outputs,
+                            compact=draft.compact)  # fmt: skip
     return [(c.write, c.over) for c in chosen if c.kind == "copy"]
 
 
@@ -41,7 +42,7 @@ def without_empty_copies(commands: Sequence[Command], values: Sequence[Value]) -
 
     remaining: list[Command] = []
     for c in commands:
-        if isinstance(c, Copy) and root(c.source) == root(c.target):
+        if type(c) is Copy and root(c.source) == root(c.target):
             continue
         if isinstance(c, Loop):
             c = Loop(

@@ -31,7 +31,7 @@ from stratal.base.source import during
 from stratal.graph.graph import Graph, graph_to_text, verify
 from stratal.graph.partition import Partition
 from stratal.loops.stmt import kernel_to_text
-from stratal.memory.plan import arrange
+from stratal.memory.plan import arranged
 from stratal.memory.render import render
 from stratal.plan import check
 from stratal.plan.commands import program_to_text
@@ -173,7 +173,7 @@ def _texts(name: str, again: str, value: object) -> Iterator[tuple[str, str]]:
             yield f"{NUMBERS['kernels']}-kernels/{symbol}.kernel", kernel_to_text(scheduled.kernel) + "\n"
     elif isinstance(value, Executable):
         yield f"{head}.txt", program_to_text(value.values, value.commands)
-        arena = arrange(value.values, value.commands, outputs=value.outputs)
+        arena = arranged(value.values, value.commands, value.outputs)
         yield f"{NUMBERS['memory']}-memory.txt", render(arena, value.values) + "\n"
     elif isinstance(value, Plan):
         yield f"{head}.txt", f"{value}\n"

@@ -15,6 +15,8 @@ NAME_WIDTH: Final = 44
 MOST_INPUTS: Final = 6
 BODIES: Final = ("condition", "body", "then", "otherwise")
 
+COPIES: Final = {"copy": "copy to", "copy-start": "begin to copy", "copy-done": "wait for the copy of"}
+
 
 def nested(commands: Sequence[JSON], depth: int = 0) -> Iterator[tuple[JSON, int]]:
     """Yield every command and how deep in loops and branches it stands."""
@@ -100,7 +102,7 @@ def _rows(plan: JSON, commands: Sequence[JSON], depth: int, total: float) -> Ite
     inner = depth + 1
     pad = "  " * depth
     for c in commands:
-        if c["do"] in ("kernel", "host", "copy"):
+        if c["do"] in ("kernel", "host", *COPIES):
             yield _row(plan, c, pad, total)
         elif c["do"] == "loop":
             yield pad + _loop(c)
@@ -134,9 +136,10 @@ def _row(plan: JSON, c: JSON, pad: str, total: float) -> tuple[str, ...]:
         number, name, tactic = "py", c["op"], f"host: {c.get('why') or 'as asked'}"
     else:
         target = plan["values"][c["writes"][0]].get("label", "")
-        number, name, tactic = "", f"copy to {target or '%' + str(c['writes'][0])}", c["label"]
+        number, tactic = "", c["label"]
+        name = f"{COPIES[c['do']]} {target or '%' + str(c['writes'][0])}"
     lines = c.get("from", [])
-    bound = c["bound"] if c["bound"] in ("latency", "host") else f"{c['bound']} {c['of_bound']:.0%}"
+    bound = c["bound"] if c["bound"] in ("latency", "host", "file") else f"{c['bound']} {c['of_bound']:.0%}"
     return (
         number, pad + shorten(name, NAME_WIDTH), shorten(tactic, NAME_WIDTH),
         lines[0] + (f" +{len(lines) - 1}" if len(lines) > 1 else "") if lines else "",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from stratal.base.artifact import Command, Copy, Host, Launch, Value
+from stratal.base.artifact import Command, Copy, Host, Launch, Loop, Value, bodies
 from stratal.base.cost import Cost
+from stratal.base.target import Target
 from stratal.base.types import TupleType
 from stratal.graph.node import Node
 from stratal.graph.partition import Group
@@ -36,6 +37,10 @@ class Work:
             return Cost(sum(map(flops, group.members)) if group else 0.0, float(read), float(written))
         return Cost()
 
+    def seconds(self, command: Command, target: Target, threads: int) -> float:
+        """Return the estimated time of a command, with all that it holds as often as it runs."""
+        return sum(target.seconds(self.of(c), threads) * times for c, times in _turns(command))
+
     def _launch(self, launch: Launch) -> Cost:
         scheduled = self.draft.kernels[launch.kernel]
         if launch.kernel not in self._touched:
@@ -47,6 +52,15 @@ class Work:
         return Cost(
             sum(map(flops, anchored(self.draft.group_of(launch), scheduled.tactic))), read, written
         )
+
+
+def _turns(command: Command, times: int = 1) -> list[tuple[Command, int]]:
+    """Return a command and those in it with how often each runs."""
+    found = [(command, times)]
+    more = times * max(command.trips, 1) if isinstance(command, Loop) else times
+    for body in bodies(command).values():
+        found += [pair for c in body for pair in _turns(c, more)]
+    return found
 
 
 def anchored(group: Group | None, tactic: str) -> Sequence[Node]:

@@ -18,7 +18,20 @@ from typing import Final, NamedTuple, Union
 import numpy as np
 
 from stratal.base import native
-from stratal.base.artifact import Command, Copy, Executable, Host, Launch, Loop, Once, Value, While, bodies
+from stratal.base.artifact import (
+    Command,
+    Copy,
+    CopyDone,
+    CopyStart,
+    Executable,
+    Host,
+    Launch,
+    Loop,
+    Once,
+    Value,
+    While,
+    bodies,
+)
 from stratal.base.errors import CompilerError
 from stratal.memory.plan import round_up
 from stratal.runtime.storage import Array, aligned_empty
@@ -263,14 +276,14 @@ class Encoding:
         lists = [(self._records_at + start * RECORD_BYTES, count) for start, count in spans]
         if isinstance(command, Launch):
             return [native.LAUNCH, command.chunks, self._kernels[command.kernel], self._frame(command)]
+        if isinstance(command, (Host, CopyStart, CopyDone)):
+            return [native.HOST, index, self._callback]
         if isinstance(command, Copy):
             nbytes = self.places.value(command.source).nbytes
             return [native.COPY, nbytes, point(2, command.target), point(3, command.source)]
         if isinstance(command, OutputCopy):
             source, target = self.places[command.value], Place(command.output, 0)
             return [native.COPY, self.places.value(command.value).nbytes, point(2, target), point(3, source)]
-        if isinstance(command, Host):
-            return [native.HOST, index, self._callback]
         if isinstance(command, Loop):
             ((body, count),) = lists
             counter = point(2, self.places[command.counter])

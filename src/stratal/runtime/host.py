@@ -9,11 +9,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from stratal.base.artifact import Command, Executable, Host
+from stratal.base.artifact import Command, CopyDone, CopyStart, Executable, Host
 from stratal.base.errors import CompilerError, StratalError
 from stratal.base.foreign import calls_through
 from stratal.base.interrupts import UNINTERRUPTIBLE
+from stratal.runtime.copies import Copies
 from stratal.runtime.encode import Memory, Places, address_of
+from stratal.runtime.far_memory import Location, location
 from stratal.runtime.pool import Pool
 from stratal.runtime.storage import Array, Storage
 
@@ -36,8 +38,11 @@ class HostCalls:
     `callback` is what the driver calls; an exception waits in `raised` until the run is over.
     """
 
-    def __init__(self, executable: Executable) -> None:
+    def __init__(self, executable: Executable, *, at_once: bool = False) -> None:
+        """`at_once`: copies are done when the command that begins them is, as where memory is checked."""
         self._calls: Final = executable.calls
+        self._copies: Final = Copies()
+        self._at_once: Final = at_once
         self._thunk: Final = _PROTOTYPE(self._enter)
         self.callback: Final = ctypes.cast(self._thunk, ctypes.c_void_p).value or 0
         self.raised: BaseException | None = None
@@ -61,6 +66,7 @@ class HostCalls:
             with UNINTERRUPTIBLE, self._through:  # an interrupt would leave states half updated
                 yield
         finally:
+            self._copies.drain()
             self._slots = ()
             raised, self.raised = self.raised, None
             if raised is not None:
@@ -69,9 +75,14 @@ class HostCalls:
     def _enter(self, index: int) -> int:
         try:
             command = self._commands[index]
-            if not isinstance(command, Host):
+            if isinstance(command, Host):
+                self._call(command)
+            elif isinstance(command, CopyStart):
+                self._begin_copy(command)
+            elif not isinstance(command, CopyDone):
                 raise CompilerError("runtime: a host record without a host command", got=repr(command))
-            self._call(command)
+            elif not self._at_once:
+                self._copies.finish(command)
         except BaseException as error:
             self.raised = error
             return 1
@@ -98,6 +109,22 @@ class HostCalls:
             )
         for id_, result in zip(command.writes, results, strict=True):
             self._store(command, id_, np.asarray(result))
+
+    def _begin_copy(self, copy: CopyStart) -> None:
+        assert self._places is not None
+        nbytes = self._places.value(copy.source).nbytes
+        self._copies.begin(copy, self._location(copy.source), self._location(copy.target), nbytes)
+        if self._at_once:
+            self._copies.finish(CopyDone(copy.source, copy.target))
+
+    def _location(self, id_: int) -> Location | int:
+        """Return where a value lies: in a file, or at an address."""
+        assert self._places is not None
+        place = self._places[id_]
+        if place.slot is None:
+            return place.address
+        storage = self._slots[place.slot]
+        return location(storage) or storage.address + place.address
 
     def _store(self, command: Host, id_: int, result: Array) -> None:
         target = self._view(id_)
@@ -141,4 +168,4 @@ class HostCalls:
 
 def has_host_calls(commands: Sequence[Command | object]) -> bool:
     """Whether any of these flat commands calls back."""
-    return any(isinstance(command, Host) for command in commands)
+    return any(isinstance(command, (Host, CopyStart)) for command in commands)

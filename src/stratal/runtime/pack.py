@@ -20,6 +20,8 @@ from stratal.base.artifact import (
     Branch,
     Command,
     Copy,
+    CopyDone,
+    CopyStart,
     Executable,
     Host,
     KernelObject,
@@ -34,7 +36,7 @@ from stratal.base.errors import FormatError
 from stratal.base.source import SourceLine
 from stratal.base.types import TensorType
 
-MAGIC: Final = b"stratal-program5"
+MAGIC: Final = b"stratal-program6"
 _LENGTH: Final = struct.Struct("<Q")
 Json = Any
 Numbers = dict[SourceLine, int]  # where each line stands in the list of lines
@@ -118,8 +120,8 @@ def _unpack(data: bytes, calls: list[object], given: list[SourceLine]) -> Execut
 
 
 _KINDS: Final[dict[str, type[Command]]] = {
-    "launch": Launch, "copy": Copy, "host": Host, "loop": Loop, "once": Once, "while": While,
-    "branch": Branch,
+    "launch": Launch, "copy": Copy, "copy-start": CopyStart, "copy-done": CopyDone, "host": Host,
+    "loop": Loop, "once": Once, "while": While, "branch": Branch,
 }  # fmt: skip
 _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 _FIELDS: Final = {kind: tuple(field.name for field in fields(kind)) for kind in (Value, *_NAMES)}

@@ -18,12 +18,12 @@ from sys import getrefcount
 from typing import Final, NamedTuple
 
 from stratal.base import settings
-from stratal.base.artifact import Executable, Launch, Once, Value, flat
+from stratal.base.artifact import Executable, Launch, Once, Value, flat, offloaded
 from stratal.base.dtypes import DType, float32, uint64
 from stratal.base.errors import CompilerError, ShapeError, StratalError, check_failed
 from stratal.base.session import SESSION
 from stratal.base.types import TensorType
-from stratal.runtime import encode
+from stratal.runtime import encode, far_memory
 from stratal.runtime.check import CheckedRun, GuardedBlock
 from stratal.runtime.host import HostCalls, has_host_calls
 from stratal.runtime.loader import load_kernels
@@ -159,7 +159,7 @@ class LoadedProgram:
             return blocks.setdefault(name, GuardedBlock(name, nbytes)).payload
 
         self.memory: Final = encode.allocate(executable, launches, guarded if self.checked else new)
-        self._host: Final = HostCalls(executable)
+        self._host: Final = HostCalls(executable, at_once=self.checked)
         num_slots = len(executable.inputs) + len(executable.outputs)
         self.encoding: Final = encode.Encoding(
             executable, self.memory, self._addresses, self._host.callback, num_slots
@@ -170,6 +170,7 @@ class LoadedProgram:
         self._states: Final = executable.states
         self.output_memory: Final = [OutputMemory(self._layout(values[i])) for i in executable.outputs]
         self.bound: object = None  # who put the addresses of all inputs into the slots, if they still stand
+        self._offloaded: Final = offloaded(executable.commands, executable.inputs)
         once = any(isinstance(command, Once) for command in commands)
         self.prologue: Final = Prologue(executable.frozen, self.encoding.stale) if once else None
         self._pack: Final = struct.Struct(f"{num_slots}q").pack_into
@@ -242,6 +243,8 @@ class LoadedProgram:
             for position in self._states:
                 if inputs[position].exported:
                     inputs[position].move_to(self.layouts[position])
+        if self._offloaded:  # those states lie in a file from the first run on
+            far_memory.move([inputs[k] for k in self._offloaded])
         addresses = list(map(_ADDRESS, inputs))
         if self.prologue is not None:
             self.prologue.before(given, addresses)

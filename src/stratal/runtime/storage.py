@@ -225,6 +225,20 @@ class Storage:
         self._exports = None
         self._adopt(Storage.in_layout(self.array, layout).array)
 
+    def adopt(self, array: Array) -> None:
+        """Lie in an array of the same layout that holds the same values; NumPy must not see this storage."""
+        self.invalidate()
+        self._exports = None
+        self._adopt(array)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the first to the last element, gaps of the strides included."""
+        if 0 in self.array.shape:
+            return 0
+        last = sum((n - 1) * s for n, s in zip(self.array.shape, self.array.strides, strict=True))
+        return int(last) + self.type.dtype.itemsize
+
     def stamped(self) -> Stamp:
         """Return what `stamp` will be as long as nobody writes; it is not, where NumPy may at any time."""
         if self.stamp is not None:

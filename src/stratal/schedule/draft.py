@@ -29,6 +29,7 @@ class Draft:
     calls: list[object] = field(default_factory=list)
     made_for: dict[str, set[Node]] = field(default_factory=dict)  # by kernel: the nodes that need it
     groups: list[Group] = field(default_factory=list)  # by the number that a command has
+    compact: bool = False  # whether memory matters more than which cache a value lies in
 
     def value(self, type_: TensorType, strides: tuple[int, ...] | None = None, **rest: Any) -> int:
         """Add a value and return its id."""

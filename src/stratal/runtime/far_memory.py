@@ -1,0 +1,157 @@
+"""Far memory: tensors in a file without a name, mapped, so that the system may keep their pages elsewhere.
+
+    move(storages)      storages -> the same storages, their values in one new file
+    location(storage)   -> the file's descriptor and the offset of the bytes, for reads and writes
+
+The file has no name in its directory (O_TMPFILE, or it is unlinked at once): whatever ends the process,
+nothing is left. Its blocks are reserved when it is made, so that a full disk is an error then and not a
+signal later. A file lives as long as one of its arrays does.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import tempfile
+import weakref
+from collections.abc import Sequence
+from ctypes import addressof, c_char
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from stratal.base import settings
+from stratal.base.errors import OffloadError
+from stratal.memory.plan import round_up
+from stratal.runtime.storage import Storage
+
+MOST_AT_ONCE: Final = 1 << 26  # bytes of one read or write: an interrupt waits for no more
+
+
+class Location(NamedTuple):
+    """Where the bytes of a storage lie: in the file behind a descriptor, from an offset on."""
+
+    descriptor: int
+    offset: int
+
+
+class _FarFile(NamedTuple):
+    """A file, its mapping while somebody has an array of it, and the process that made it."""
+
+    mapping: weakref.ref[mmap.mmap]
+    descriptor: int
+    address: int
+    nbytes: int
+    process: int
+
+
+_FILES: Final[list[_FarFile]] = []  # those of the dead are closed when the next one is made
+
+
+def move(storages: Sequence[Storage]) -> None:
+    """Let storages lie in a new file, but for those that NumPy sees and those that are in a file already.
+
+    It is made in `settings.offload_dir`, else in the system's folder for temporary files.
+
+    Raises: OffloadError where the file cannot be made or filled; then all stay where they were.
+    """
+    chosen = [
+        s for s in dict.fromkeys(storages) if s.type.nbytes and not s.exported and location(s) is None
+    ]
+    offsets, end = [], 0
+    for storage in chosen:
+        offsets.append(end)
+        end = round_up(end + storage.nbytes)
+    if not chosen:
+        return
+    file, mapping = _made(settings.offload_dir.value or Path(tempfile.gettempdir()), end)
+    for storage, offset in zip(chosen, offsets, strict=True):
+        write(Location(file.descriptor, offset), memory_at(storage.address, storage.nbytes))
+    for storage, offset in zip(chosen, offsets, strict=True):
+        type_, strides, _ = storage.layout
+        storage.adopt(np.ndarray(type_.ints, type_.dtype.np, mapping, offset, strides))
+
+
+def location(storage: Storage) -> Location | None:
+    """Return where a storage lies in a file that this process made; None where it lies elsewhere."""
+    address, process = storage.address, os.getpid()
+    for file in _FILES:
+        if file.address <= address < file.address + file.nbytes and file.mapping() is not None:
+            return Location(file.descriptor, address - file.address) if file.process == process else None
+    return None
+
+
+def memory_at(address: int, nbytes: int) -> memoryview:
+    """Return the bytes at an address."""
+    return memoryview((c_char * nbytes).from_address(address)).cast("B")
+
+
+def read(source: Location, target: memoryview) -> None:
+    """Fill memory from a file. Raises: OffloadError."""
+    descriptor, offset = source
+    done = 0
+    while done < len(target):
+        try:
+            count = os.preadv(descriptor, [target[done : done + MOST_AT_ONCE]], offset + done)
+        except OSError as error:
+            raise _failed(error, "reading") from error
+        if not count:
+            raise OffloadError(
+                "offload: the file ended before its values did", got=f"{done} of {len(target)} bytes"
+            )
+        done += count
+
+
+def write(target: Location, source: memoryview) -> None:
+    """Write memory to a file. Raises: OffloadError."""
+    descriptor, offset = target
+    done = 0
+    while done < len(source):
+        try:
+            done += os.pwrite(descriptor, source[done : done + MOST_AT_ONCE], offset + done)
+        except OSError as error:
+            raise _failed(error, "writing") from error
+
+
+def _made(directory: Path, nbytes: int) -> tuple[_FarFile, mmap.mmap]:
+    """Return a new file whose blocks are reserved, mapped, and close those nobody has an array of."""
+    for file in [f for f in _FILES if f.mapping() is None]:
+        _FILES.remove(file)
+        os.close(file.descriptor)
+    try:
+        descriptor = _opened(directory)
+        try:
+            os.posix_fallocate(descriptor, 0, nbytes)
+            mapping = mmap.mmap(descriptor, nbytes)
+        except BaseException:
+            os.close(descriptor)
+            raise
+    except OSError as error:
+        raise _failed(error, f"reserving {nbytes} bytes in", directory) from error
+    address = addressof(c_char.from_buffer(mapping))
+    made = _FarFile(weakref.ref(mapping), descriptor, address, nbytes, os.getpid())
+    _FILES.append(made)
+    return made, mapping
+
+
+def _opened(directory: Path) -> int:
+    flags = os.O_RDWR | os.O_CLOEXEC
+    if hasattr(os, "O_TMPFILE"):
+        try:
+            return os.open(directory, flags | os.O_TMPFILE, 0o600)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                raise
+    descriptor, name = tempfile.mkstemp(prefix="stratal-", dir=directory)
+    os.unlink(name)
+    return descriptor
+
+
+def _failed(error: OSError, doing: str, directory: Path | None = None) -> OffloadError:
+    return OffloadError(
+        f"offload: {doing} the file failed" if directory is None else f"offload: {doing} a directory failed",
+        got=f"{error.strerror}" + (f": {directory}" if directory is not None else ""),
+        hint="STRATAL_OFFLOAD_DIR names a folder on a disk with room; off does without",
+    )
