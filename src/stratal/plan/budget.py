@@ -10,7 +10,7 @@ buffer: budgets change no bit of a result.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -38,13 +38,14 @@ from stratal.memory.plan import arena_blocks, arrange, largest_live_sum, plan_ho
 from stratal.memory.rematerialize import fitted, smallest
 from stratal.memory.render import format_bytes
 from stratal.memory.tasks import Schedule, Task, TaskGraph
-from stratal.plan.build import fixed_bytes
+from stratal.plan.build import FixedBytes, fixed_bytes
 from stratal.plan.offload import choices, copy_seconds, offloaded_states, overlapped, total_seconds
 from stratal.plan.sharing import choose_in_place, share_memory
 from stratal.plan.work import Work
 from stratal.schedule.draft import Draft
 
 TRIES: Final = 6  # of a budget below the asked one, where blocks of memory leave gaps between them
+ENOUGH: Final = 1.03  # times the time without a budget: no quicker plan is looked for
 MOST_NAMED: Final = 3
 
 
@@ -58,50 +59,73 @@ def within_budget(draft: Draft, budget: int, target: Target) -> Draft:
     if arena_bytes(draft) <= budget - sum(fixed):
         return draft
     draft = replace(draft, compact=True)
-    drafts = [draft]
-    if settings.offload_dir.value is not None:
-        drafts += [offloaded_states(draft, states) for states in choices(draft)]
-    found = [_planned(d, budget, target, threads) for d in drafts]
-    fit = [p for p in found if p.least_bytes <= budget]
-    if not fit:
-        raise does_not_fit(min(found, key=lambda p: p.least_bytes), budget, threads)
-    best = min(fit, key=lambda p: p.seconds)
+    programs: list[Program] = []
+    found: list[Planned] = []
+    for candidate in (draft, *_offloading(draft)):
+        fixed = fixed_bytes(candidate, threads, plan_home(candidate.values, "persistent"))
+        program = Program(candidate, task_graph(candidate, target, threads), fixed)
+        programs.append(program)
+        schedule = fitting(candidate, program.graph, budget - sum(fixed))
+        if schedule is not None:
+            found.append(_planned(program, schedule, budget, target, threads))
+            if found[-1].seconds <= ENOUGH * sum(task.seconds for task in programs[0].graph.tasks):
+                break
+    if not found:
+        found = [_smallest(programs, budget, target, threads)]
+    best = min(found, key=lambda p: p.seconds)
     _log(best)
     return best.draft
 
 
-class Planned(NamedTuple):
-    """A draft with a schedule, and that draft once its commands are in the order of the schedule.
+class Program(NamedTuple):
+    """A draft, its tasks, and what it needs beside the arena."""
 
-    `least_bytes`: what it needs in all, or where that is too much, the least it is known to need.
-    """
-
-    source: Draft
+    draft: Draft
     graph: TaskGraph
+    fixed: FixedBytes
+
+
+class Planned(NamedTuple):
+    """A program, a schedule of its tasks, the draft in that order, and how long it is predicted to take."""
+
+    program: Program
     schedule: Schedule
     draft: Draft
-    least_bytes: int
     seconds: float
 
 
-def _planned(draft: Draft, budget: int, target: Target, threads: int) -> Planned:
-    """Return the quickest schedule of a draft within a budget, or the smallest where none is found."""
-    fixed = sum(fixed_bytes(draft, threads, plan_home(draft.values, "persistent")))
-    room = budget - fixed
-    graph = task_graph(draft, target, threads)
-    schedule = fitting(draft, graph, room)
-    if schedule is None:
-        _, schedule = smallest_draft(draft, graph)
-    found = scheduled(draft, schedule)
-    seconds = sum(graph.tasks[k].seconds for k in schedule)
-    if offloaded(draft.commands, draft.inputs):
-        synchronous = found
-        found = overlapped(synchronous, graph, schedule, room)
-        if arena_bytes(found) > room:
-            found = overlapped(synchronous, graph, schedule, room, ahead=0.0)
-        work = Work(found, found.values)
-        seconds = total_seconds(found.commands, found.values, lambda c: work.seconds(c, target, threads))
-    return Planned(draft, graph, schedule, found, fixed + arena_bytes(found), seconds)
+def _planned(program: Program, schedule: Schedule, budget: int, target: Target, threads: int) -> Planned:
+    """Return a program in the order of a schedule that fits a budget, its copies beside kernels."""
+    draft, graph, fixed = program
+    made = scheduled(draft, schedule)
+    if not offloaded(draft.commands, draft.inputs):
+        return Planned(program, schedule, made, sum(graph.tasks[k].seconds for k in schedule))
+    room = budget - sum(fixed)
+    overlapping = overlapped(made, graph, schedule, room)
+    if arena_bytes(overlapping) > room:
+        overlapping = overlapped(made, graph, schedule, room, ahead=0.0)
+    work = Work(overlapping, overlapping.values)
+    seconds = total_seconds(
+        overlapping.commands, overlapping.values, lambda c: work.seconds(c, target, threads)
+    )
+    return Planned(program, schedule, overlapping, seconds)
+
+
+def _smallest(programs: Sequence[Program], budget: int, target: Target, threads: int) -> Planned:
+    """Return the smallest plan there is of some drafts of one program. Raises: DoesNotFit."""
+    plans = [smallest_draft(draft, graph) for draft, graph, _ in programs]
+    needed = [sum(p.fixed) + arena for p, (arena, _) in zip(programs, plans, strict=True)]
+    at = needed.index(min(needed))
+    if needed[at] > budget:
+        raise does_not_fit(programs[at], needed[at], budget)
+    return _planned(programs[at], plans[at][1], budget, target, threads)
+
+
+def _offloading(draft: Draft) -> Iterator[Draft]:
+    """Yield drafts that offload states, those with fewest copies first; none without a folder for them."""
+    if settings.offload_dir.value is not None:
+        for states in choices(draft):
+            yield offloaded_states(draft, states)
 
 
 def fitting(draft: Draft, graph: TaskGraph, room: int) -> Schedule | None:
@@ -114,10 +138,10 @@ def fitting(draft: Draft, graph: TaskGraph, room: int) -> Schedule | None:
         plan = fitted(graph, aim) if aim > 0 else None
         if plan is None:
             return None
-        over = arena_bytes(scheduled(draft, plan.schedule)) - room
-        if over <= 0:
+        arena = arena_bytes(scheduled(draft, plan.schedule))
+        if arena <= room:
             return plan.schedule
-        aim -= over
+        aim = min(aim - (arena - room), room - (arena - plan.peak_bytes))
     return None
 
 
@@ -251,7 +275,7 @@ def _renamed(command: Command, instance: Mapping[int, int]) -> Command:
 
 def _log(planned: Planned) -> None:
     """Note each state that waits in a file, and each recomputation."""
-    draft, graph = planned.source, planned.graph
+    draft, graph, _ = planned.program
     for position in offloaded(draft.commands, draft.inputs):
         state = draft.values[draft.inputs[position]]
         decide("memory", state.label or f"%{state.id}", f"offloaded, {format_bytes(state.nbytes)}",
@@ -268,10 +292,9 @@ def _log(planned: Planned) -> None:
                    where=getattr(command, "where", ()))  # fmt: skip
 
 
-def does_not_fit(planned: Planned, budget: int, threads: int) -> DoesNotFit:
-    """Return the error for a budget that no plan keeps, where the smallest is known."""
-    draft, graph, least = planned.source, planned.graph, planned.least_bytes
-    fixed = fixed_bytes(draft, threads, plan_home(draft.values, "persistent"))
+def does_not_fit(program: Program, least: int, budget: int) -> DoesNotFit:
+    """Return the error for a budget below the least that a program is known to need."""
+    draft, graph, fixed = program
     parts = ", ".join(f"{name} {format_bytes(n)}" for name, n in fixed._asdict().items() if n)
     largest = sorted(graph.nbytes, key=lambda v: -graph.nbytes[v])[:MOST_NAMED]
     shown = "; ".join(
@@ -285,6 +308,5 @@ def does_not_fit(planned: Planned, budget: int, threads: int) -> DoesNotFit:
     return DoesNotFit(
         f"memory: the program needs at least {format_bytes(least)} ({least} bytes)",
         got=f"a budget of {format_bytes(budget)}; {parts} are fixed; largest values: {shown}",
-        hint=hint, least_bytes=least,
-        where=draft.values[largest[0]].where if largest else (),
+        hint=hint, least_bytes=least, where=draft.values[largest[0]].where if largest else (),
     )  # fmt: skip

@@ -43,16 +43,16 @@ def copy_seconds(nbytes: int) -> float:
 
 
 def choices(draft: Draft) -> Iterator[frozenset[int]]:
-    """Yield sets of states to offload, those whose copies take least first: read once, then all."""
+    """Yield sets of states to offload: those that one command at most reads, whose copies take least; all."""
     readers = offloadable(draft)
-    once = frozenset(s for s, count in readers.items() if count == 1)
+    once = frozenset(s for s, count in readers.items() if count <= 1)
     yield from dict.fromkeys(found for found in (once, frozenset(readers)) if found)
 
 
 def offloadable(draft: Draft) -> dict[int, int]:
     """Return the states that can be offloaded, each with the number of commands that read it.
 
-    Commands at the top read such a state, and one copy there replaces it by what the arena holds.
+    Commands at the top may read such a state, and one copy there replaces it by what the arena holds.
     """
     leaves = [c for c in draft.commands if not bodies(c)]
     nested = [inner for c in draft.commands if bodies(c) for inner in flat((c,))]
@@ -64,7 +64,7 @@ def offloadable(draft: Draft) -> dict[int, int]:
     return {
         s: reads[s]
         for s in sorted(replaced.intersection(draft.inputs[k] for k in draft.states) - excluded)
-        if reads[s] and writes[s] == 1 and _is_large_and_dense(draft.values[s])
+        if writes[s] == 1 and _is_large_and_dense(draft.values[s])
     }
 
 
