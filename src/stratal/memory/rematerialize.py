@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
 from contextlib import suppress
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
@@ -21,7 +22,7 @@ import numpy as np
 
 from stratal.memory.exact import MOST_TASKS, quickest
 from stratal.memory.ordering import sinks_first
-from stratal.memory.tasks import Schedule, TaskGraph, instances, peak_bytes, profile
+from stratal.memory.tasks import Schedule, TaskGraph, peak_bytes, profile
 
 NEVER: Final = 1 << 60
 SHORTEST: Final = 0.02  # of all seconds: values that rest for less are not dropped
@@ -60,6 +61,10 @@ class Rematerialization:
         self._little = self._little_values()
         self.gaps: Final = {v: gap for v in self._made if (gap := self._gap(v)) is not None}
         self._early = {v: self._early_end(v) for v in self._made}
+        self._late_reads = [
+            [r for r in self._reads[number] if self._early[r] < position]
+            for position, number in enumerate(order)
+        ]
         self._plans: dict[frozenset[int], RematPlan] = {}
 
     def _last_runs(self) -> list[int]:
@@ -126,6 +131,9 @@ class Rematerialization:
         missed: set[int] = set()
         early, writer, last_run = self._early, self.graph.writer, self._last_run
         for position, number in enumerate(self.order):
+            if there.issuperset(self._late_reads[position]):
+                schedule.append(number)
+                continue
             stack = [number]
             while stack:
                 top = stack[-1]
@@ -147,7 +155,12 @@ class Rematerialization:
         return tuple(schedule), missed
 
     # -- sets ------------------------------------------------------------------------------------------------
-    def candidates(self) -> Iterator[RematPlan]:
+    @cached_property
+    def candidates(self) -> list[RematPlan]:
+        """The plans of sets of checkpoints, from no cut to one at every value that can be dropped."""
+        return list(self._candidates())
+
+    def _candidates(self) -> Iterator[RematPlan]:
         """Yield the plans of sets of checkpoints, from no cut to one at every value that can be dropped."""
         numbers = list(self._made)
         sizes = np.array([self.graph.bytes_of(v) for v in numbers], np.int64)
@@ -167,7 +180,7 @@ class Rematerialization:
 
     def smallest(self) -> list[RematPlan]:
         """Return plans, those of fewest bytes first; the smallest of the candidates release more values."""
-        plans = sorted(self.candidates(), key=lambda p: (p.peak_bytes, p.seconds))
+        plans = sorted(self.candidates, key=lambda p: (p.peak_bytes, p.seconds))
         released = [self._releasing(p) for p in plans[:RELEASED]]
         return sorted([*released, *plans], key=lambda p: (p.peak_bytes, p.seconds))
 
@@ -175,10 +188,10 @@ class Rematerialization:
         """Return a plan that drops more of what is retained at the peak, while that lowers the peak."""
         tries = MOST_RELEASES
         while tries:
-            lives = instances(self.graph, plan.schedule)
+            lives = self.graph.accesses.instances(plan.schedule)
             peak = int(np.argmax(profile(self.graph, plan.schedule)))
-            there = zip(lives.values, lives.first, lives.last, strict=True)
-            alive = {v for v, first, last in there if first <= peak <= last and v in plan.retained}
+            there = lives.values[(lives.first <= peak) & (peak <= lives.last)]
+            alive = plan.retained.intersection(there.tolist())
             for v in sorted(alive.intersection(self.gaps), key=lambda v: -self.graph.bytes_of(v)):
                 tries -= 1
                 tried = self.plan(plan.retained - {v})
@@ -192,7 +205,7 @@ class Rematerialization:
     # -- within a budget -------------------------------------------------------------------------------------
     def within(self, budget: int) -> list[RematPlan]:
         """Return plans that need at most a number of bytes."""
-        fit = [p for p in self.candidates() if p.peak_bytes <= budget]
+        fit = [p for p in self.candidates if p.peak_bytes <= budget]
         if not fit:
             fit = [p for p in self.smallest()[:1] if p.peak_bytes <= budget]
         by_peak = sorted(fit, key=lambda p: (p.peak_bytes, p.seconds))
@@ -272,40 +285,46 @@ def _cuts(dropped: np.ndarray, width: np.ndarray, count: int) -> np.ndarray:
     return np.unique(np.array(found, np.int64))
 
 
-def searches(graph: TaskGraph) -> list[Rematerialization]:
-    """Return the searches worth a try: of the order as it stands, and of that in which sinks run first."""
-    return [Rematerialization(graph, order) for order in dict.fromkeys((graph.order, sinks_first(graph)))]
+class MemoryPlanner:
+    """Finds schedules of one graph that need few bytes; plans are remembered from question to question."""
 
+    def __init__(self, graph: TaskGraph) -> None:
+        self.graph: Final = graph
 
-def fitted(graph: TaskGraph, budget: int) -> RematPlan | None:
-    """Return the quickest plan that needs at most a number of bytes; None where none is found.
+    @cached_property
+    def _searches(self) -> list[Rematerialization]:
+        """The searches worth a try: of the order as it stands, and of that in which sinks run first."""
+        orders = dict.fromkeys((self.graph.order, sinks_first(self.graph)))
+        return [Rematerialization(self.graph, order) for order in orders]
 
-    That of a graph of at most `exact.MOST_TASKS` tasks is the quickest there is.
-    """
-    if len(graph.tasks) <= MOST_TASKS:
-        with suppress(OverflowError):
-            schedule = quickest(graph, budget)
-            return None if schedule is None else _as_plan(graph, schedule)
-    plans = [plan for search in searches(graph) for plan in search.within(budget)]
-    return min(plans, key=lambda p: (p.seconds, p.peak_bytes), default=None)
+    def fitted(self, budget: int) -> RematPlan | None:
+        """Return the quickest plan that needs at most a number of bytes; None where none is found.
 
+        That of a graph of at most `exact.MOST_TASKS` tasks is the quickest there is.
+        """
+        if len(self.graph.tasks) <= MOST_TASKS:
+            with suppress(OverflowError):
+                schedule = quickest(self.graph, budget)
+                return None if schedule is None else _as_plan(self.graph, schedule)
+        plans = [plan for search in self._searches for plan in search.within(budget)]
+        return min(plans, key=lambda p: (p.seconds, p.peak_bytes), default=None)
 
-def smallest(graph: TaskGraph) -> list[RematPlan]:
-    """Return plans, those of fewest bytes first; the first of a small graph needs the least there is."""
-    plans = [plan for search in searches(graph) for plan in search.smallest()]
-    plans.sort(key=lambda p: (p.peak_bytes, p.seconds))
-    if len(graph.tasks) <= MOST_TASKS:
-        with suppress(OverflowError):
-            low, high = -1, plans[0].peak_bytes
-            while high - low > 1:
-                budget = (low + high) // 2
-                schedule = quickest(graph, budget)
-                if schedule is None:
-                    low = budget
-                else:
-                    plans.insert(0, _as_plan(graph, schedule))
-                    high = plans[0].peak_bytes
-    return plans
+    def smallest(self) -> list[RematPlan]:
+        """Return plans, those of fewest bytes first; the first of a small graph needs the least there is."""
+        plans = [plan for search in self._searches for plan in search.smallest()]
+        plans.sort(key=lambda p: (p.peak_bytes, p.seconds))
+        if len(self.graph.tasks) <= MOST_TASKS:
+            with suppress(OverflowError):
+                low, high = -1, plans[0].peak_bytes
+                while high - low > 1:
+                    budget = (low + high) // 2
+                    schedule = quickest(self.graph, budget)
+                    if schedule is None:
+                        low = budget
+                    else:
+                        plans.insert(0, _as_plan(self.graph, schedule))
+                        high = plans[0].peak_bytes
+        return plans
 
 
 def _as_plan(graph: TaskGraph, schedule: Schedule) -> RematPlan:

@@ -19,12 +19,11 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from stratal.base.errors import VerifyError
+from stratal.memory.accesses import Accesses, Numbers
 
 Schedule = tuple[int, ...]
-Bytes = npt.NDArray[np.int64]
+Bytes = Numbers
 
 
 class Task(NamedTuple):
@@ -81,6 +80,19 @@ class TaskGraph:
             for k, task in enumerate(self.tasks)
         ]
 
+    @cached_property
+    def workspace(self) -> Bytes:
+        """The workspace of each task."""
+        return np.array([task.workspace_bytes for task in self.tasks], np.int64)
+
+    @cached_property
+    def accesses(self) -> Accesses:
+        """What the tasks read and write, in arrays."""
+        reads, writes, pairs, states = zip(
+            *((t.reads, t.writes, t.in_place, t.overwrites) for t in self.tasks), strict=True
+        ) if self.tasks else ((), (), (), ())
+        return Accesses(reads, writes, pairs, states, self.nbytes, self.outputs)
+
     def bytes_of(self, value: int) -> int:
         return self.nbytes.get(value, 0)
 
@@ -112,74 +124,15 @@ def profile(graph: TaskGraph, schedule: Schedule) -> Bytes:
 
     Raises: VerifyError where a task reads what is not there.
     """
-    lives = instances(graph, schedule)
-    count = len(schedule)
-    sizes = np.fromiter(map(graph.nbytes.__getitem__, lives.values), np.int64, len(lives.values))
+    accesses, count = graph.accesses, len(schedule)
+    lives = accesses.instances(schedule)
+    sizes = accesses.nbytes[lives.values]
     begun = np.bincount(lives.first, sizes, count + 2)
-    ended = np.bincount(np.array(lives.last, np.int64) + 1, sizes, count + 2)
+    ended = np.bincount(lives.last + 1, sizes, count + 2)
     used = np.cumsum((begun - ended).astype(np.int64))[:count]
-    for position, number in enumerate(schedule):
-        task = graph.tasks[number]
-        if task.workspace_bytes:
-            used[position] += task.workspace_bytes
-        if task.in_place:
-            used[position] -= _shared_bytes(graph, task, lives, position)
+    used += graph.workspace[np.array(schedule, np.int64)]
+    np.subtract.at(used, *accesses.shared(lives))
     return used
-
-
-class Instances(NamedTuple):
-    """The instances of values in a schedule: of which value, made where, needed up to where."""
-
-    values: list[int]
-    first: list[int]
-    last: list[int]
-    read_at: dict[tuple[int, int], int]  # the instance of a value that the task at a position reads in place
-
-
-def instances(graph: TaskGraph, schedule: Schedule) -> Instances:
-    """Return when each instance lives. Raises: VerifyError where a task reads what is not there."""
-    nbytes, outputs, made_by = graph.nbytes, graph.outputs, graph.writer
-    found = Instances([], [], [], {})
-    values, first, last, read_at = found
-    current: dict[int, int] = {}  # the living instance of each value
-    replaced: set[int] = set()
-    for position, number in enumerate(schedule):
-        task = graph.tasks[number]
-        for r in task.reads:
-            instance = current.get(r)
-            if instance is not None:
-                last[instance] = position
-            elif r in replaced or (r in made_by and nbytes.get(r)):
-                raise VerifyError("schedule: a task reads what is not there", got=f"task {number}, %{r}")
-        for r, _ in task.in_place:
-            if r in current:
-                read_at[position, r] = current[r]
-        for w in task.writes:
-            if nbytes.get(w):
-                current[w] = len(values)
-                values.append(w)
-                first.append(position)
-                last.append(position)
-        if task.overwrites:
-            replaced.update(task.overwrites)
-    for v in outputs:
-        if v in current:
-            last[current[v]] = len(schedule)
-    return found
-
-
-def _shared_bytes(graph: TaskGraph, task: Task, lives: Instances, position: int) -> int:
-    """Return the bytes of what a task writes over values that nobody reads after it."""
-    total = 0
-    taken: set[int] = set()
-    for read, written in task.in_place:
-        instance = lives.read_at.get((position, read))
-        if instance is None or lives.last[instance] != position or not taken.isdisjoint((read, written)):
-            continue
-        if graph.bytes_of(read) == graph.bytes_of(written):
-            taken |= {read, written}
-            total += graph.bytes_of(written)
-    return total
 
 
 def critical_seconds(graph: TaskGraph, schedule: Schedule) -> float:

@@ -35,7 +35,7 @@ from stratal.base.log import decide
 from stratal.base.target import Target
 from stratal.memory.liveness import analyse, roots, rows
 from stratal.memory.plan import arena_blocks, arrange, largest_live_sum, plan_home, round_up
-from stratal.memory.rematerialize import fitted, smallest
+from stratal.memory.rematerialize import MemoryPlanner
 from stratal.memory.render import format_bytes
 from stratal.memory.tasks import Schedule, Task, TaskGraph
 from stratal.plan.build import FixedBytes, fixed_bytes
@@ -63,12 +63,12 @@ def within_budget(draft: Draft, budget: int, target: Target) -> Draft:
     found: list[Planned] = []
     for candidate in (draft, *_offloading(draft)):
         fixed = fixed_bytes(candidate, threads, plan_home(candidate.values, "persistent"))
-        program = Program(candidate, task_graph(candidate, target, threads), fixed)
+        program = Program(candidate, MemoryPlanner(task_graph(candidate, target, threads)), fixed)
         programs.append(program)
-        schedule = fitting(candidate, program.graph, budget - sum(fixed))
+        schedule = fitting(candidate, program.planner, budget - sum(fixed))
         if schedule is not None:
             found.append(_planned(program, schedule, budget, target, threads))
-            if found[-1].seconds <= ENOUGH * sum(task.seconds for task in programs[0].graph.tasks):
+            if found[-1].seconds <= ENOUGH * sum(task.seconds for task in programs[0].planner.graph.tasks):
                 break
     if not found:
         found = [_smallest(programs, budget, target, threads)]
@@ -78,10 +78,10 @@ def within_budget(draft: Draft, budget: int, target: Target) -> Draft:
 
 
 class Program(NamedTuple):
-    """A draft, its tasks, and what it needs beside the arena."""
+    """A draft, the planner of its tasks, and what it needs beside the arena."""
 
     draft: Draft
-    graph: TaskGraph
+    planner: MemoryPlanner
     fixed: FixedBytes
 
 
@@ -96,7 +96,7 @@ class Planned(NamedTuple):
 
 def _planned(program: Program, schedule: Schedule, budget: int, target: Target, threads: int) -> Planned:
     """Return a program in the order of a schedule that fits a budget, its copies beside kernels."""
-    draft, graph, fixed = program
+    draft, graph, fixed = program.draft, program.planner.graph, program.fixed
     made = scheduled(draft, schedule)
     if not offloaded(draft.commands, draft.inputs):
         return Planned(program, schedule, made, sum(graph.tasks[k].seconds for k in schedule))
@@ -113,7 +113,7 @@ def _planned(program: Program, schedule: Schedule, budget: int, target: Target, 
 
 def _smallest(programs: Sequence[Program], budget: int, target: Target, threads: int) -> Planned:
     """Return the smallest plan there is of some drafts of one program. Raises: DoesNotFit."""
-    plans = [smallest_draft(draft, graph) for draft, graph, _ in programs]
+    plans = [smallest_draft(p.draft, p.planner) for p in programs]
     needed = [sum(p.fixed) + arena for p, (arena, _) in zip(programs, plans, strict=True)]
     at = needed.index(min(needed))
     if needed[at] > budget:
@@ -128,14 +128,14 @@ def _offloading(draft: Draft) -> Iterator[Draft]:
             yield offloaded_states(draft, states)
 
 
-def fitting(draft: Draft, graph: TaskGraph, room: int) -> Schedule | None:
+def fitting(draft: Draft, planner: MemoryPlanner, room: int) -> Schedule | None:
     """Return a schedule whose arena has at most so many bytes; None where none is found.
 
     Blocks of memory may leave gaps between them: plans are sought for less until the arena fits, too.
     """
     aim = room
     for _ in range(TRIES):
-        plan = fitted(graph, aim) if aim > 0 else None
+        plan = planner.fitted(aim) if aim > 0 else None
         if plan is None:
             return None
         arena = arena_bytes(scheduled(draft, plan.schedule))
@@ -145,15 +145,15 @@ def fitting(draft: Draft, graph: TaskGraph, room: int) -> Schedule | None:
     return None
 
 
-def smallest_draft(draft: Draft, graph: TaskGraph) -> tuple[int, Schedule]:
+def smallest_draft(draft: Draft, planner: MemoryPlanner) -> tuple[int, Schedule]:
     """Return the fewest bytes of an arena that some schedule is known to need, and that schedule."""
-    best = arena_bytes(draft), graph.order
-    for plan in smallest(graph):  # fewest bytes first; an arena is never smaller than what lives in it
+    best = arena_bytes(draft), planner.graph.order
+    for plan in planner.smallest():  # fewest bytes first; an arena is never smaller than what lives in it
         if plan.peak_bytes >= best[0]:
             break
         best = min(best, (arena_bytes(scheduled(draft, plan.schedule)), plan.schedule))
     for _ in range(TRIES):  # a budget of one byte less is to be refused
-        schedule = fitting(draft, graph, best[0] - 1)
+        schedule = fitting(draft, planner, best[0] - 1)
         if schedule is None:
             break
         best = arena_bytes(scheduled(draft, schedule)), schedule
@@ -275,7 +275,7 @@ def _renamed(command: Command, instance: Mapping[int, int]) -> Command:
 
 def _log(planned: Planned) -> None:
     """Note each state that waits in a file, and each recomputation."""
-    draft, graph, _ = planned.program
+    draft, graph = planned.program.draft, planned.program.planner.graph
     for position in offloaded(draft.commands, draft.inputs):
         state = draft.values[draft.inputs[position]]
         decide("memory", state.label or f"%{state.id}", f"offloaded, {format_bytes(state.nbytes)}",
@@ -294,7 +294,7 @@ def _log(planned: Planned) -> None:
 
 def does_not_fit(program: Program, least: int, budget: int) -> DoesNotFit:
     """Return the error for a budget below the least that a program is known to need."""
-    draft, graph, fixed = program
+    draft, graph, fixed = program.draft, program.planner.graph, program.fixed
     parts = ", ".join(f"{name} {format_bytes(n)}" for name, n in fixed._asdict().items() if n)
     largest = sorted(graph.nbytes, key=lambda v: -graph.nbytes[v])[:MOST_NAMED]
     shown = "; ".join(

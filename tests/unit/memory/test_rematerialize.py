@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stratal.base.errors import VerifyError
 from stratal.memory.exact import quickest
 from stratal.memory.ordering import predecessors, sinks_first
-from stratal.memory.rematerialize import fitted, smallest
+from stratal.memory.rematerialize import MemoryPlanner
 from stratal.memory.tasks import Schedule, Task, TaskGraph, evaluate, peak_bytes, profile
 
 
@@ -165,9 +165,9 @@ def test_plans_keep_their_budget_and_run_every_task(seed: int, share: float) -> 
     graph = random_graph(random.Random(seed), 24)
     whole = evaluate(graph, graph.order)
     budget = int(whole.peak_bytes * share)
-    plan = fitted(graph, budget)
+    plan = MemoryPlanner(graph).fitted(budget)
     if plan is None:
-        assert smallest(graph)[0].peak_bytes > budget
+        assert MemoryPlanner(graph).smallest()[0].peak_bytes > budget
         return
     cost = evaluate(graph, plan.schedule)
     assert (cost.peak_bytes, cost.seconds) == (plan.peak_bytes, pytest.approx(plan.seconds))
@@ -197,10 +197,10 @@ def test_chains_need_the_square_root_of_their_length_for_one_more_forward_pass(l
     """E7: O(sqrt(N)) memory for one extra forward pass (Chen et al., 2016)."""
     graph = chain(layers)
     whole = evaluate(graph, graph.order)
-    plan = smallest(graph)[0]
+    plan = MemoryPlanner(graph).smallest()[0]
     assert plan.peak_bytes <= 64 * 2.25 * math.sqrt(layers)
     extra = (plan.seconds - whole.seconds) / layers  # in forward passes
     assert 0.5 <= extra <= 1.0
-    more = fitted(graph, 2 * plan.peak_bytes)
+    more = MemoryPlanner(graph).fitted(2 * plan.peak_bytes)
     assert more is not None
     assert more.seconds < plan.seconds
