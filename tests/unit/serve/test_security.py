@@ -214,7 +214,9 @@ def hostile_artefact(rng: random.Random, whole: bytes, files: dict[str, bytes], 
         changed[name] = bent(rng, files[name])
     rehashed = rng.random() < 0.7
     if rehashed:  # whoever can write the file can compute its hash
-        with contextlib.suppress(StratalError, ValueError, TypeError, KeyError, AttributeError):
+        with contextlib.suppress(
+            StratalError, ValueError, TypeError, KeyError, AttributeError, RecursionError
+        ):
             head = json.loads(changed["artifact.json"])
             head["content"] = content_hash(
                 {name: [data] for name, data in changed.items()}, signature_from_json(head["signature"])
