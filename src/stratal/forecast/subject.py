@@ -241,7 +241,9 @@ class UnallocatedState(StateTable):
         super().__init__()
         self.region = region
 
-    def filled(self, shape: tuple[int, ...], value: float, dtype: DType) -> Tensor:
+    def filled(
+        self, shape: tuple[int, ...], value: float, dtype: DType, beside: Tensor | None = None
+    ) -> Tensor:
         return self.region.tensor(TensorType(dtype, shape)) if shape else super().filled(shape, value, dtype)
 
     def copied(self, source: Tensor, dtype: DType) -> Tensor:

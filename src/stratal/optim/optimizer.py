@@ -227,7 +227,7 @@ class Optimizer(Hooked):
         for name, fill in slots.items():
             held, dtype = entries.get(name), self._slot_dtype(p, name)
             if held is None:
-                entries[name] = self.state.filled(self.slot_shape(name, p.shape), fill, dtype)
+                entries[name] = self.state.filled(self.slot_shape(name, p.shape), fill, dtype, p)
             elif held.dtype is not dtype:
                 entries[name] = self.state.copied(held, dtype)
         if work is not p.dtype and "master_param" not in entries:

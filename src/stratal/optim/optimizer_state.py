@@ -17,6 +17,7 @@ from typing import Any
 
 from stratal.base.dtypes import DType, float64
 from stratal.base.types import TensorType
+from stratal.runtime import far_memory
 from stratal.runtime.storage import Storage
 from stratal.tensor.functions.creation import full
 from stratal.tensor.tensor import Tensor, hold
@@ -180,13 +181,22 @@ class StateTable(MutableMapping[Any, Any]):
         return repr(dict(self))
 
     # -- the making of state ---------------------------------------------------------------------------------
-    def filled(self, shape: tuple[int, ...], value: float, dtype: DType) -> Tensor:
-        """Return a tensor full of one value, which belongs to the optimizer."""
+    def filled(
+        self, shape: tuple[int, ...], value: float, dtype: DType, beside: Tensor | None = None
+    ) -> Tensor:
+        """Return a tensor full of one value, which belongs to the optimizer; in a file if `beside` is."""
         home = self.home
         if home is not None:
             with tracing(home):
                 return full(shape, value, dtype=dtype)
-        storage = Storage.empty(TensorType(dtype, shape))
+        type_ = TensorType(dtype, shape)
+        given = None if beside is None else beside._storage
+        if type_.nbytes and given is not None and far_memory.location(given) is not None:
+            storage = far_memory.zeros(type_)
+            if value:
+                storage.array[...] = value
+            return hold(storage)
+        storage = Storage.empty(type_)
         storage.array[...] = value
         return hold(storage)
 

@@ -1,11 +1,12 @@
 """Far memory: tensors in a file without a name, mapped, so that the system may keep their pages elsewhere.
 
-    move(storages)      storages -> the same storages, their values in one new file
+    move(storages)      storages -> the same storages, their values in a file
+    zeros(type)         -> a new storage in a file
     location(storage)   -> the file's descriptor and the offset of the bytes, for reads and writes
 
 The file has no name in its directory (O_TMPFILE, or it is unlinked at once): whatever ends the process,
 nothing is left. Its blocks are reserved when it is made, so that a full disk is an error then and not a
-signal later. A file lives as long as one of its arrays does.
+signal later. Small storages share a file, which lives as long as one of its arrays does.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import tempfile
 import weakref
 from collections.abc import Sequence
 from ctypes import addressof, c_char
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,9 +27,11 @@ import numpy as np
 
 from stratal.base import settings
 from stratal.base.errors import OffloadError
+from stratal.base.types import TensorType
 from stratal.memory.plan import round_up
 from stratal.runtime.storage import Storage
 
+SHARED_BYTES: Final = 1 << 24  # of a file in which storages follow one another; larger ones have their own
 MOST_AT_ONCE: Final = 1 << 26  # bytes of one read or write: an interrupt waits for no more
 
 
@@ -37,41 +42,50 @@ class Location(NamedTuple):
     offset: int
 
 
-class _FarFile(NamedTuple):
-    """A file, its mapping while somebody has an array of it, and the process that made it."""
+@dataclass(slots=True)
+class _FarFile:
+    """A file, its mapping while somebody has an array of it, and the process that made it.
+
+    The first `used` bytes are somebody's, or were.
+    """
 
     mapping: weakref.ref[mmap.mmap]
     descriptor: int
     address: int
     nbytes: int
+    directory: Path
     process: int
+    used: int = 0
 
 
 _FILES: Final[list[_FarFile]] = []  # those of the dead are closed when the next one is made
 
 
 def move(storages: Sequence[Storage]) -> None:
-    """Let storages lie in a new file, but for those that NumPy sees and those that are in a file already.
+    """Let storages lie in a file, but for those that NumPy sees and those that are in a file already.
 
     It is made in `settings.offload_dir`, else in the system's folder for temporary files.
-
     Raises: OffloadError where the file cannot be made or filled; then all stay where they were.
     """
     chosen = [
         s for s in dict.fromkeys(storages) if s.type.nbytes and not s.exported and location(s) is None
     ]
-    offsets, end = [], 0
-    for storage in chosen:
-        offsets.append(end)
-        end = round_up(end + storage.nbytes)
+    sizes = [round_up(s.nbytes) for s in chosen]
     if not chosen:
         return
-    file, mapping = _made(settings.offload_dir.value or Path(tempfile.gettempdir()), end)
+    file, mapping, start = _room(sum(sizes))
+    offsets = [start + end - size for end, size in zip(accumulate(sizes), sizes, strict=True)]
     for storage, offset in zip(chosen, offsets, strict=True):
         write(Location(file.descriptor, offset), memory_at(storage.address, storage.nbytes))
     for storage, offset in zip(chosen, offsets, strict=True):
         type_, strides, _ = storage.layout
         storage.adopt(np.ndarray(type_.ints, type_.dtype.np, mapping, offset, strides))
+
+
+def zeros(type_: TensorType) -> Storage:
+    """Return a row-major storage of zeros in a file. Raises: OffloadError where the file cannot be made."""
+    _, mapping, start = _room(round_up(type_.nbytes))
+    return Storage(type_, np.ndarray(type_.ints, type_.dtype.np, mapping, start))
 
 
 def location(storage: Storage) -> Location | None:
@@ -115,6 +129,21 @@ def write(target: Location, source: memoryview) -> None:
             raise _failed(error, "writing") from error
 
 
+def _room(nbytes: int) -> tuple[_FarFile, mmap.mmap, int]:
+    """Return a file with so many bytes that are zero and nobody's, its mapping, and where they begin."""
+    directory = settings.offload_dir.value or Path(tempfile.gettempdir())
+    for file in reversed(_FILES):
+        mapping = file.mapping()
+        ours = file.directory == directory and file.process == os.getpid()
+        if mapping is not None and ours and file.used + nbytes <= file.nbytes:
+            break
+    else:
+        file, mapping = _made(directory, max(nbytes, SHARED_BYTES))
+    start = file.used
+    file.used += nbytes
+    return file, mapping, start
+
+
 def _made(directory: Path, nbytes: int) -> tuple[_FarFile, mmap.mmap]:
     """Return a new file whose blocks are reserved, mapped, and close those nobody has an array of."""
     for file in [f for f in _FILES if f.mapping() is None]:
@@ -131,7 +160,7 @@ def _made(directory: Path, nbytes: int) -> tuple[_FarFile, mmap.mmap]:
     except OSError as error:
         raise _failed(error, f"reserving {nbytes} bytes in", directory) from error
     address = addressof(c_char.from_buffer(mapping))
-    made = _FarFile(weakref.ref(mapping), descriptor, address, nbytes, os.getpid())
+    made = _FarFile(weakref.ref(mapping), descriptor, address, nbytes, directory, os.getpid())
     _FILES.append(made)
     return made, mapping
 

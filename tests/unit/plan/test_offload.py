@@ -237,6 +237,17 @@ def test_modules_and_tensors_are_offloaded_by_hand(folder: Path) -> None:
         st.compile(lambda x: st.offload(x) + 1)(st.ones(3))
 
 
+def test_the_state_of_an_optimizer_is_where_its_parameter_is(folder: Path) -> None:
+    far, near = st.offload(nn.Linear(64, 64)), nn.Linear(64, 64)
+    opt = optim.Adagrad([*far.parameters(), *near.parameters()], initial_accumulator_value=0.5)
+    (far(st.ones(2, 64)) + near(st.ones(2, 64))).sum().backward()
+    opt.step()
+    for net, where in ((far, True), (near, False)):
+        for p in net.parameters():
+            assert (far_memory.location(opt.state[p]["sum"]._storage) is not None) is where
+            np.testing.assert_allclose(opt.state[p]["sum"].numpy(), 0.5 + p.grad.numpy() ** 2, rtol=1e-6)
+
+
 def test_files_of_the_dead_are_closed(folder: Path) -> None:
     gc.collect()
     before = len(far_memory._FILES)
