@@ -2,7 +2,7 @@
 
 Each workload trains at shares of the peak that our unconstrained plan needs. Three things take turns in one
 process: our step without a budget, our step within it, and, where the peer fits, PyTorch eager; losses of
-ours are equal to the bit. PyTorch eager as it is and with `torch.utils.checkpoint` around each block is
+ours are equal to the bit. Within a budget states may wait in a file, where the planner finds that quicker. PyTorch eager as it is and with `torch.utils.checkpoint` around each block is
 measured in processes of their own, for their peak is that of the process beyond its start.
 
 A row is `workload, system, ratio, gate, met`; ratios are of medians after warm-up. A budget that cannot be
@@ -94,6 +94,8 @@ def ours(name: str) -> list[Row]:
         planned = step.plan.planned_peak_bytes
         estimate = step.plan.estimated_seconds / free.plan.estimated_seconds
         more = {"peak_mb": planned / 1e6, "estimate": estimate}
+        if moved := step.plan.memory.get("offloaded_bytes"):
+            more["offloaded_mb"] = moved / 1e6
         rows.append(row(title, seconds[1] / seconds[0], gate, ms=1e3 * seconds[1], **more))
         rows.append(row(f"{title}, cold compile", cold, None))
         del step, run
@@ -156,6 +158,7 @@ def apart(part: str, system: str, threads: int) -> Any:
     with tempfile.TemporaryDirectory(prefix="benchmark-") as cache:
         command = [sys.executable, "-m", "benchmarks", "memory", "--here", f"{system}:{part}"]
         environment = {**os.environ, "STRATAL_CACHE_DIR": cache, "STRATAL_THREADS": str(threads)}
+        environment["STRATAL_OFFLOAD_DIR"] = cache
         command += ["--threads", str(threads)]
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True)
     return json.loads(done.stdout.splitlines()[-1])

@@ -29,8 +29,8 @@ SHORTEST: Final = 0.02  # of all seconds: values that rest for less are not drop
 LITTLE_PART: Final = 64  # of the largest value, and
 LITTLE_SUM: Final = 200  # of all values together: what is smaller is not dropped either
 ROUNDS: Final = 4  # of retaining, each from the profile of the one before
-RELEASED: Final = 4  # plans that are made smaller, each in
-MOST_RELEASES: Final = 60  # tries
+RELEASED: Final = 12  # plans that are made smaller, one of a large graph, each in
+MOST_RELEASES: Final = 100  # tries
 STARTS: Final = 4  # sets of checkpoints from which more is retained
 LARGE: Final = 1500  # tasks of a graph for which one start has to do
 
@@ -181,7 +181,7 @@ class Rematerialization:
     def smallest(self) -> list[RematPlan]:
         """Return plans, those of fewest bytes first; the smallest of the candidates release more values."""
         plans = sorted(self.candidates, key=lambda p: (p.peak_bytes, p.seconds))
-        released = [self._releasing(p) for p in plans[:RELEASED]]
+        released = [self._releasing(p) for p in plans[: RELEASED if len(self.order) <= LARGE else 1]]
         return sorted([*released, *plans], key=lambda p: (p.peak_bytes, p.seconds))
 
     def _releasing(self, plan: RematPlan) -> RematPlan:
