@@ -24,7 +24,7 @@ _NAMES: dict[str, str] = {
     "stratal.base.errors": "DoesNotFit OffloadError StratalError",
     "stratal.tensor.autocast": "autocast get_autocast_dtype is_autocast_enabled",
     "stratal.tensor.capture": "compile frozen",
-    "stratal.tensor.capture.fits": "fits",
+    "stratal.tensor.capture.fits": "fits memory_front",
     "stratal.tensor.device": "device",
     "stratal.tensor.transformations.control": "associative_scan cond fori_loop host_call map scan spec "
     "switch while_loop",

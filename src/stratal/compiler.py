@@ -39,6 +39,7 @@ from stratal.plan.build import Compilation, make_plan
 from stratal.plan.caching import CachedProgram
 from stratal.plan.explain import Text, explain
 from stratal.plan.fallback import report
+from stratal.plan.front import Front, front
 from stratal.plan.generation import Generation, blame, driver_object, drop_driver
 from stratal.plan.host import runnable_target
 from stratal.plan.memory_text import memory_text
@@ -239,6 +240,18 @@ def planned(graph: Graph) -> tuple[Executable, Plan]:
     index.forget()
     made = Compilation(target, 0.0, records=records, memory=settings.memory.value)
     return executable, make_plan(graph, drafted.draft, executable, made)
+
+
+def memory_front(graph: Graph, points: int) -> Front:
+    """Return what plans of a graph need less memory, and what time they are predicted to take."""
+    target = runnable_target()
+    records = tuning.records_for(target.digest, lambda: toolchain_digest("schedule"))
+    fallbacks = Fallbacks(allowed=not strict())
+    with DEFERRED, interruptible(), collector_paused(), tuning.using(records), fallbacks.active():
+        parts = rewritten(graph, target).parts
+        found = front(graph.name, fallbacks.attempts(partial(lower, parts, target)), target, points)
+    index.forget()
+    return found
 
 
 def rewritten(graph: Graph, target: Target) -> Rewritten:

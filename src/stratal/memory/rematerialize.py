@@ -29,8 +29,9 @@ SHORTEST: Final = 0.02  # of all seconds: values that rest for less are not drop
 LITTLE_PART: Final = 64  # of the largest value, and
 LITTLE_SUM: Final = 200  # of all values together: what is smaller is not dropped either
 ROUNDS: Final = 4  # of retaining, each from the profile of the one before
-RELEASED: Final = 12  # plans that are made smaller, one of a large graph, each in
-MOST_RELEASES: Final = 100  # tries
+RELEASED: Final = (12, 3)  # plans that are made smaller, then the best of them once more; each time in
+MOST_RELEASES: Final = 150_000  # tries of one task
+MOST_KNOWN: Final = 2  # plans of a similar graph that are tried
 STARTS: Final = 4  # sets of checkpoints from which more is retained
 LARGE: Final = 1500  # tasks of a graph for which one start has to do
 
@@ -178,15 +179,21 @@ class Rematerialization:
             count = max(count + 1, int(count * 1.25))
         yield self.plan(self._made)
 
-    def smallest(self) -> list[RematPlan]:
-        """Return plans, those of fewest bytes first; the smallest of the candidates release more values."""
-        plans = sorted(self.candidates, key=lambda p: (p.peak_bytes, p.seconds))
-        released = [self._releasing(p) for p in plans[: RELEASED if len(self.order) <= LARGE else 1]]
-        return sorted([*released, *plans], key=lambda p: (p.peak_bytes, p.seconds))
+    def smallest(self, known: Iterable[frozenset[int]] = ()) -> list[RematPlan]:
+        """Return plans, those of fewest bytes first; the smallest of the candidates release more values.
 
-    def _releasing(self, plan: RematPlan) -> RematPlan:
+        `known` are sets of retained values that are small in a similar graph.
+        """
+        plans = [*self.candidates, *map(self.plan, known)]
+        plans.sort(key=lambda p: (p.peak_bytes, p.seconds))
+        tries = MOST_RELEASES // max(len(self.order), 1)
+        for count in RELEASED:
+            plans += [self._releasing(p, tries // count + 1) for p in plans[:count]]
+            plans.sort(key=lambda p: (p.peak_bytes, p.seconds))
+        return plans
+
+    def _releasing(self, plan: RematPlan, tries: int) -> RematPlan:
         """Return a plan that drops more of what is retained at the peak, while that lowers the peak."""
-        tries = MOST_RELEASES
         while tries:
             lives = self.graph.accesses.instances(plan.schedule)
             peak = int(np.argmax(profile(self.graph, plan.schedule)))
@@ -288,8 +295,10 @@ def _cuts(dropped: np.ndarray, width: np.ndarray, count: int) -> np.ndarray:
 class MemoryPlanner:
     """Finds schedules of one graph that need few bytes; plans are remembered from question to question."""
 
-    def __init__(self, graph: TaskGraph) -> None:
+    def __init__(self, graph: TaskGraph, before: MemoryPlanner | None = None) -> None:
+        """`before` plans a graph of which this one is a variant: values have the same numbers."""
         self.graph: Final = graph
+        self._before: Final = before
 
     @cached_property
     def _searches(self) -> list[Rematerialization]:
@@ -309,9 +318,11 @@ class MemoryPlanner:
         plans = [plan for search in self._searches for plan in search.within(budget)]
         return min(plans, key=lambda p: (p.seconds, p.peak_bytes), default=None)
 
+    @cached_property
     def smallest(self) -> list[RematPlan]:
-        """Return plans, those of fewest bytes first; the first of a small graph needs the least there is."""
-        plans = [plan for search in self._searches for plan in search.smallest()]
+        """Plans, those of fewest bytes first; the first of a small graph needs the least there is."""
+        known = [plan.retained for plan in self._before.smallest[:MOST_KNOWN]] if self._before else []
+        plans = [plan for search in self._searches for plan in search.smallest(known)]
         plans.sort(key=lambda p: (p.peak_bytes, p.seconds))
         if len(self.graph.tasks) <= MOST_TASKS:
             with suppress(OverflowError):

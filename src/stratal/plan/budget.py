@@ -39,7 +39,7 @@ from stratal.memory.rematerialize import MemoryPlanner
 from stratal.memory.render import format_bytes
 from stratal.memory.tasks import Schedule, Task, TaskGraph
 from stratal.plan.build import FixedBytes, fixed_bytes
-from stratal.plan.offload import choices, copy_seconds, offloaded_states, overlapped, total_seconds
+from stratal.plan.offload import choices, copy_seconds, copy_waits, offloaded_states, overlapped
 from stratal.plan.sharing import choose_in_place, share_memory
 from stratal.plan.work import Work
 from stratal.schedule.draft import Draft
@@ -54,25 +54,10 @@ def within_budget(draft: Draft, budget: int, target: Target) -> Draft:
 
     Raises: DoesNotFit with the least budget that is known to work, what holds it, and the largest values.
     """
-    threads = settings.threads.value
-    fixed = fixed_bytes(draft, threads, plan_home(draft.values, "persistent"))
-    if arena_bytes(draft) <= budget - sum(fixed):
+    planner = BudgetPlanner(draft, target)
+    if planner.needed_bytes <= budget:
         return draft
-    draft = replace(draft, compact=True)
-    programs: list[Program] = []
-    found: list[Planned] = []
-    for candidate in (draft, *_offloading(draft)):
-        fixed = fixed_bytes(candidate, threads, plan_home(candidate.values, "persistent"))
-        program = Program(candidate, MemoryPlanner(task_graph(candidate, target, threads)), fixed)
-        programs.append(program)
-        schedule = fitting(candidate, program.planner, budget - sum(fixed))
-        if schedule is not None:
-            found.append(_planned(program, schedule, budget, target, threads))
-            if found[-1].seconds <= ENOUGH * sum(task.seconds for task in programs[0].planner.graph.tasks):
-                break
-    if not found:
-        found = [_smallest(programs, budget, target, threads)]
-    best = min(found, key=lambda p: p.seconds)
+    best = planner.plan(budget)
     _log(best)
     return best.draft
 
@@ -86,46 +71,95 @@ class Program(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A program, a schedule of its tasks, the draft in that order, and how long it is predicted to take."""
+    """A program, a schedule of its tasks, the draft in that order, and how long it is predicted to take.
+
+    Seconds: of kernels, and for which kernels wait for copies.
+    """
 
     program: Program
     schedule: Schedule
     draft: Draft
-    seconds: float
+    computing: float
+    waiting: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.computing + self.waiting
 
 
-def _planned(program: Program, schedule: Schedule, budget: int, target: Target, threads: int) -> Planned:
-    """Return a program in the order of a schedule that fits a budget, its copies beside kernels."""
-    draft, graph, fixed = program.draft, program.planner.graph, program.fixed
-    made = scheduled(draft, schedule)
-    if not offloaded(draft.commands, draft.inputs):
-        return Planned(program, schedule, made, sum(graph.tasks[k].seconds for k in schedule))
-    room = budget - sum(fixed)
-    overlapping = overlapped(made, graph, schedule, room)
-    if arena_bytes(overlapping) > room:
-        overlapping = overlapped(made, graph, schedule, room, ahead=0.0)
-    work = Work(overlapping, overlapping.values)
-    seconds = total_seconds(
-        overlapping.commands, overlapping.values, lambda c: work.seconds(c, target, threads)
-    )
-    return Planned(program, schedule, overlapping, seconds)
+class BudgetPlanner:
+    """Plans one draft within budgets; what one question found is there for the next."""
 
+    def __init__(self, draft: Draft, target: Target) -> None:
+        self.draft: Final = draft
+        self.target: Final = target
+        self.threads: Final = settings.threads.value
+        self.needed_bytes: Final = sum(self._fixed(draft)) + arena_bytes(draft)  # without a budget
+        self._drafts: Final = self._ways(replace(draft, compact=True))
+        self._programs: Final[list[Program]] = []
 
-def _smallest(programs: Sequence[Program], budget: int, target: Target, threads: int) -> Planned:
-    """Return the smallest plan there is of some drafts of one program. Raises: DoesNotFit."""
-    plans = [smallest_draft(p.draft, p.planner) for p in programs]
-    needed = [sum(p.fixed) + arena for p, (arena, _) in zip(programs, plans, strict=True)]
-    at = needed.index(min(needed))
-    if needed[at] > budget:
-        raise does_not_fit(programs[at], needed[at], budget)
-    return _planned(programs[at], plans[at][1], budget, target, threads)
+    def _fixed(self, draft: Draft) -> FixedBytes:
+        return fixed_bytes(draft, self.threads, plan_home(draft.values, "persistent"))
 
+    def _ways(self, draft: Draft) -> Iterator[Draft]:
+        """Yield the draft, then those that offload states, with fewest copies first."""
+        yield draft
+        if settings.offload_dir.value is not None:
+            for states in choices(draft):
+                yield offloaded_states(draft, states)
 
-def _offloading(draft: Draft) -> Iterator[Draft]:
-    """Yield drafts that offload states, those with fewest copies first; none without a folder for them."""
-    if settings.offload_dir.value is not None:
-        for states in choices(draft):
-            yield offloaded_states(draft, states)
+    @property
+    def programs(self) -> Iterator[Program]:
+        """The ways to run the draft, made as they are asked for."""
+        yield from self._programs
+        for draft in self._drafts:
+            graph = task_graph(draft, self.target, self.threads)
+            before = self._programs[-1].planner if self._programs else None
+            self._programs.append(Program(draft, MemoryPlanner(graph, before), self._fixed(draft)))
+            yield self._programs[-1]
+
+    @property
+    def seconds(self) -> float:
+        """How long the kernels are predicted to take, each once."""
+        return sum(task.seconds for task in next(self.programs).planner.graph.tasks)
+
+    def plan(self, budget: int) -> Planned:
+        """Return the quickest plan within a budget. Raises: DoesNotFit."""
+        found: list[Planned] = []
+        for program in self.programs:
+            schedule = fitting(program.draft, program.planner, budget - sum(program.fixed))
+            if schedule is not None:
+                found.append(self._planned(program, schedule, budget))
+                if found[-1].seconds <= ENOUGH * self.seconds:
+                    break
+        return min(found, key=lambda p: p.seconds) if found else self._smallest(budget)
+
+    def _planned(self, program: Program, schedule: Schedule, budget: int) -> Planned:
+        """Return a program in the order of a schedule that fits a budget, its copies beside kernels."""
+        draft, graph = program.draft, program.planner.graph
+        made = scheduled(draft, schedule)
+        if not offloaded(draft.commands, draft.inputs):
+            return Planned(program, schedule, made, sum(graph.tasks[k].seconds for k in schedule))
+        room = budget - sum(program.fixed)
+        overlapping = overlapped(made, graph, schedule, room)
+        if arena_bytes(overlapping) > room:
+            overlapping = overlapped(made, graph, schedule, room, ahead=0.0)
+        work = Work(overlapping, overlapping.values)
+        waits = copy_waits(
+            overlapping.commands, overlapping.values, lambda c: work.seconds(c, self.target, self.threads)
+        )
+        computing, waiting = (sum(column) for column in zip(*waits, strict=True))
+        return Planned(program, schedule, overlapping, computing, waiting)
+
+    def _smallest(self, budget: int) -> Planned:
+        """Return the smallest plan there is. Raises: DoesNotFit where it is larger than the budget."""
+        programs = list(self.programs)
+        plans = [smallest_draft(p.draft, p.planner) for p in programs]
+        needed = [sum(p.fixed) + arena for p, (arena, _) in zip(programs, plans, strict=True)]
+        at = needed.index(min(needed))
+        if needed[at] > budget:
+            raise does_not_fit(programs[at], needed[at], budget)
+        return self._planned(programs[at], plans[at][1], budget)
 
 
 def fitting(draft: Draft, planner: MemoryPlanner, room: int) -> Schedule | None:
@@ -148,7 +182,7 @@ def fitting(draft: Draft, planner: MemoryPlanner, room: int) -> Schedule | None:
 def smallest_draft(draft: Draft, planner: MemoryPlanner) -> tuple[int, Schedule]:
     """Return the fewest bytes of an arena that some schedule is known to need, and that schedule."""
     best = arena_bytes(draft), planner.graph.order
-    for plan in planner.smallest():  # fewest bytes first; an arena is never smaller than what lives in it
+    for plan in planner.smallest:  # fewest bytes first; an arena is never smaller than what lives in it
         if plan.peak_bytes >= best[0]:
             break
         best = min(best, (arena_bytes(scheduled(draft, plan.schedule)), plan.schedule))

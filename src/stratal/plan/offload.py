@@ -169,9 +169,3 @@ def copy_waits(
         found.append((computing, waiting))
     return found
 
-
-def total_seconds(
-    commands: Sequence[Command], values: Sequence[Value], seconds: Callable[[Command], float]
-) -> float:
-    """Return how long commands are predicted to take, copies that kernels wait for included."""
-    return sum(map(sum, copy_waits(commands, values, seconds)))

@@ -167,7 +167,7 @@ def test_plans_keep_their_budget_and_run_every_task(seed: int, share: float) -> 
     budget = int(whole.peak_bytes * share)
     plan = MemoryPlanner(graph).fitted(budget)
     if plan is None:
-        assert MemoryPlanner(graph).smallest()[0].peak_bytes > budget
+        assert MemoryPlanner(graph).smallest[0].peak_bytes > budget
         return
     cost = evaluate(graph, plan.schedule)
     assert (cost.peak_bytes, cost.seconds) == (plan.peak_bytes, pytest.approx(plan.seconds))
@@ -197,7 +197,7 @@ def test_chains_need_the_square_root_of_their_length_for_one_more_forward_pass(l
     """E7: O(sqrt(N)) memory for one extra forward pass (Chen et al., 2016)."""
     graph = chain(layers)
     whole = evaluate(graph, graph.order)
-    plan = MemoryPlanner(graph).smallest()[0]
+    plan = MemoryPlanner(graph).smallest[0]
     assert plan.peak_bytes <= 64 * 2.25 * math.sqrt(layers)
     extra = (plan.seconds - whole.seconds) / layers  # in forward passes
     assert 0.5 <= extra <= 1.0

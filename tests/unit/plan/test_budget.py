@@ -120,6 +120,30 @@ def test_budgets_are_kept_and_change_no_bit(name: str) -> None:
         assert "of a budget of" in str(kept.memory)
 
 
+@pytest.mark.row("E6")
+@pytest.mark.row("E14")
+def test_the_front_of_seconds_against_bytes_has_no_plan_that_another_beats(tmp_path: Any) -> None:
+    _, step, batch = training("deep")
+    step(*batch)
+    front = st.memory_front(step, *batch, points=6)
+    sizes = [p.planned_peak_bytes for p in front]
+    assert sizes == sorted(set(sizes), reverse=True)
+    assert [p.slowdown for p in front] == sorted(p.slowdown for p in front)
+    assert sizes[-1] == least_of("deep")
+    for point in front:
+        fit = st.fits(step, *batch, memory=point.planned_peak_bytes)
+        assert fit.planned_peak_bytes <= point.planned_peak_bytes
+        assert point.critical_seconds <= point.slowdown * front.points[0].critical_seconds * 1.5
+    assert front.points[0].recomputed == 0 < front.points[-1].recomputed
+    assert "critical path" in str(front)
+    assert str(front).count("\n") == len(front) + 1
+    with settings.offload_dir(tmp_path):
+        lower = st.memory_front(step, *batch, points=6)
+    assert lower.points[-1].planned_peak_bytes <= sizes[-1]
+    with pytest.raises(AttributeValueError, match="points"):
+        st.memory_front(step, *batch, points=1)
+
+
 # Values that are filled with zeros and added to, copied and changed by a loop, or states that are updated.
 ROWS, BACK = np.arange(512) * 7 % 50, np.arange(31, -1, -1)
 WRITTEN_TWICE: dict[str, Callable[[Any], Any]] = {

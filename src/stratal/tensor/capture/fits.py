@@ -8,9 +8,12 @@ from typing import Any
 
 from stratal.base import settings
 from stratal.base.byte_sizes import parse_bytes
-from stratal.base.errors import CaptureError
+from stratal.base.errors import AttributeValueError, CaptureError
+from stratal.compiler import memory_front as compiled_front
 from stratal.compiler import planned
+from stratal.graph.graph import Graph
 from stratal.memory.render import format_bytes
+from stratal.plan.front import Front
 from stratal.plan.record import Plan
 from stratal.tensor.capture.ahead import captured_ahead
 from stratal.tensor.capture.compiled import Compiled, CompiledModule
@@ -54,12 +57,7 @@ def fits(step: Callable[..., Any], *args: Any, memory: int | str, **kwargs: Any)
     Raises: DoesNotFit with the least budget that is known to work, what is fixed, and the largest values.
     """
     budget = parse_bytes(memory, "fits: memory")
-    if MODE.trace is not None:
-        raise CaptureError("fits: cannot be asked inside a function that is being captured")
-    if isinstance(step, CompiledModule):
-        step = step._compiled
-    function = step if isinstance(step, Compiled) else Compiled(step)
-    graph = captured_ahead(function, *args, **kwargs).graph
+    graph = _captured("fits", step, args, kwargs)
     with settings.memory(None):
         _, free = planned(graph)
     with settings.memory(budget):
@@ -68,4 +66,28 @@ def fits(step: Callable[..., Any], *args: Any, memory: int | str, **kwargs: Any)
     return Fit(plan, budget, slowdown, free.planned_peak_bytes)
 
 
-__all__ = ["Fit", "fits"]
+def memory_front(step: Callable[..., Any], *args: Any, points: int = 8, **kwargs: Any) -> Front:
+    """Return what less memory is predicted to cost a call `step(*args, **kwargs)`, without running it.
+
+    The front has at most so many points, from the plan without a budget to the smallest that is known, each
+    with its bytes and its estimated time; no other plan that was found is both smaller and quicker. It prints
+    as a table. With `settings.offload_dir` plans may let states wait in a file.
+
+    Raises: AttributeValueError for fewer than two points.
+    """
+    if not isinstance(points, int) or points < 2:
+        raise AttributeValueError("memory_front: points is a whole number from 2 on", got=repr(points))
+    return compiled_front(_captured("memory_front", step, args, kwargs), points)
+
+
+def _captured(name: str, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
+    """Return the graph of a call as its first run would capture it."""
+    if MODE.trace is not None:
+        raise CaptureError(f"{name}: cannot be asked inside a function that is being captured")
+    if isinstance(step, CompiledModule):
+        step = step._compiled
+    function = step if isinstance(step, Compiled) else Compiled(step)
+    return captured_ahead(function, *args, **kwargs).graph
+
+
+__all__ = ["Fit", "fits", "memory_front"]
