@@ -1,9 +1,9 @@
 """Training within memory budgets, beside the same step without one and beside PyTorch's ways to save memory.
 
-Each workload trains at shares of the peak that our unconstrained plan needs. Three things take turns in one
-process: our step without a budget, our step within it, and, where the peer fits, PyTorch eager; losses of
-ours are equal to the bit. Within a budget states may wait in a file, where the planner finds that quicker. PyTorch eager as it is and with `torch.utils.checkpoint` around each block is
-measured in processes of their own, for their peak is that of the process beyond its start.
+Each workload trains at shares of the peak that our unconstrained plan needs. Our step without a budget and
+our step within it take turns in one process; losses are equal to the bit. Within a budget states may wait in
+a file, where the planner finds that quicker. PyTorch eager as it is and with `torch.utils.checkpoint` around
+each block is measured in processes of their own, for their peak is that of the process beyond its start.
 
 A row is `workload, system, ratio, gate, met`; ratios are of medians after warm-up. A budget that cannot be
 kept gives a row without a ratio that says the least one.
