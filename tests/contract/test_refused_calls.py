@@ -14,7 +14,7 @@ CALLS = {
     "state of another length": lambda: st.random.set_rng_state([1, 2]),
     "bounds beyond int64": lambda: st.random.integers(0, 2**70, (2,)),
     "type of nothing": lambda: st.result_type(),
-    "a batch of no size": lambda: st.data.DataLoader([1], batch_size=None),
+    "a batch of no size": lambda: st.data.DataLoader([1], batch_size=0),
     "samples of two shapes": lambda: list(st.data.DataLoader([st.ones(2), st.ones(3)], batch_size=2)),
     "compile of a number": lambda: st.compile(5),
 }

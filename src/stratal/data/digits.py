@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from stratal.base.errors import FormatError
-from stratal.data.loader import TensorDataset
+from stratal.data.datasets import TensorDataset
 from stratal.data.shuffle import stratified_split
 
 Array = np.ndarray[Any, Any]

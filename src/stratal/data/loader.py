@@ -1,190 +1,70 @@
-"""Batches of in-memory data, in an order drawn from a generator, or decided by a seed and the epoch."""
+"""Batches of a data set, in an order drawn from a generator, or decided by a seed and the epoch."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import index
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
-from stratal.base import tree
-from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
+from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError, StratalError
+from stratal.data.collate import collate_named, default_convert
+from stratal.data.datasets import Dataset, IterableDataset, Subset, TensorDataset, generator_of
 from stratal.data.shuffle import permutation
-from stratal.tensor.calls.moves import stack
-from stratal.tensor.functions.random import Generator, default_generator
-from stratal.tensor.tensor import Tensor, tensor
+from stratal.data.workers import WorkerPool, checked_options, in_order, in_order_read_by_workers
+from stratal.tensor.functions.random import Generator
+from stratal.tensor.tensor import tensor
 
 Array = np.ndarray[Any, Any]
-_SPLIT: Final = -1  # the stream of splits: the epochs of a loader with the same seed have those from 0 on
-_OF_WORKERS: Final = {
-    "timeout", "prefetch_factor", "persistent_workers", "multiprocessing_context", "pin_memory_device",
-    "in_order",
-}  # fmt: skip
-
-
-class Dataset(Protocol):
-    """Anything with a length whose elements are trees of numbers and arrays."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Any: ...
-
-
-class TensorDataset:
-    """Rows of arrays (or tensors) of one length: element k is row k of each.
-
-    Raises: ShapeError when their lengths differ.
-    """
-
-    def __init__(self, *arrays: Any) -> None:
-        self.arrays: tuple[Array, ...] = tuple(np.asarray(a) for a in arrays)
-        lengths = [a.shape[0] if a.ndim else None for a in self.arrays]
-        if not lengths or None in lengths or len(set(lengths)) > 1:
-            raise ShapeError(
-                "TensorDataset: takes arrays with one number of rows",
-                got=", ".join(str(list(a.shape)) for a in self.arrays) or "none",
-            )
-
-    def __len__(self) -> int:
-        return int(self.arrays[0].shape[0])
-
-    def __getitem__(self, index: Any, /) -> tuple[Any, ...]:
-        return tuple(a[index] for a in self.arrays)
-
-    def __repr__(self) -> str:
-        rows = ", ".join(f"{a.dtype}{list(a.shape[1:])}" for a in self.arrays)
-        return f"TensorDataset({len(self)} rows of {rows})"
-
-
-class Subset:
-    """Some elements of a data set, by position."""
-
-    def __init__(self, dataset: Dataset, positions: Sequence[int]) -> None:
-        self.dataset = dataset
-        self.positions = np.asarray(positions)
-
-    @property
-    def indices(self) -> list[int]:
-        """PyTorch's name for the positions."""
-        return self.positions.tolist()  # type: ignore[no-any-return]
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    def __getitem__(self, index: int, /) -> Any:
-        return self.dataset[int(self.positions[index])]
-
-
-class ConcatDataset:
-    """The elements of several data sets, one set after the other."""
-
-    def __init__(self, datasets: Iterable[Dataset]) -> None:
-        self.datasets = list(datasets)
-        self.ends = np.cumsum([len(d) for d in self.datasets], dtype=np.int64)
-        if not self.datasets:
-            raise AttributeValueError("ConcatDataset: takes at least one data set", got="none")
-
-    def __len__(self) -> int:
-        return int(self.ends[-1])
-
-    def __getitem__(self, index: int, /) -> Any:
-        place = index + len(self) if index < 0 else index
-        if not 0 <= place < len(self):
-            raise IndexError(f"element {index} of {len(self)}")
-        part = int(np.searchsorted(self.ends, place, side="right"))
-        return self.datasets[part][place - (int(self.ends[part - 1]) if part else 0)]
-
-
-def random_split(
-    dataset: Dataset, lengths: Sequence[float], generator: Generator | None = None, *, seed: int | None = None
-) -> list[Subset]:
-    """Return subsets that share no element, drawn at random: by numbers of elements, or by shares of 1.
-
-    What shares leave over when they are rounded down goes to the first subsets, one element each. The draw is
-    that of `seed`, of `generator`, or of the default generator, which `st.manual_seed` starts.
-    Raises: AttributeValueError when the lengths are not those of the data set.
-    """
-    count = len(dataset)
-    sizes = [int(n) for n in lengths]
-    if abs(sum(lengths) - 1) < 1e-6 and max(lengths, default=0) <= 1 and count != 1:
-        sizes = [math.floor(count * share) for share in lengths]
-        for k in range(count - sum(sizes)):
-            sizes[k % len(sizes)] += 1
-    if sum(sizes) != count or min(sizes, default=0) < 0:
-        raise AttributeValueError(
-            "random_split: lengths add up to the elements of the data set, or are shares of 1",
-            got=f"{list(lengths)} for {count} elements",
-        )
-    source = _source("random_split", seed, generator)
-    order = permutation(count, source.next_host_key() if seed is None else seed, _SPLIT)
-    return [Subset(dataset, part) for part in np.split(order, np.cumsum(sizes)[:-1])]
-
-
-def _source(name: str, seed: int | None, generator: Generator | None) -> Generator:
-    """Return the generator to draw from where there is no seed. Raises: DTypeError, AttributeValueError."""
-    if not isinstance(generator, Generator | None):
-        raise DTypeError(
-            f"{name}: takes a generator", got=f"a {type(generator).__module__}.{type(generator).__name__}",
-            hint="generator=st.Generator(0), or seed=0",
-        )  # fmt: skip
-    if seed is not None and generator is not None:
-        raise AttributeValueError(f"{name}: takes a seed or a generator", got="both")
-    return generator or default_generator()
+_REFUSED: Final = {  # by name: the value that changes nothing, and why there is no other
+    "multiprocessing_context": (None, "workers are threads of this process, which share the data set"),
+    "in_order": (True, "batches come in order; a slow one is waited for"),
+    "pin_memory_device": ("", "tensors lie in the memory of the host"),
+}
 
 
 class DataLoader:
     """Iterates over batches of tensors, once per epoch; each iteration is the next epoch.
 
+    `dataset` has a length and elements, or is iterable: then it is read in order, and `sampler`,
+    `batch_sampler` and `shuffle` are refused. `batch_size=None` gives one element at a time, its arrays as
+    tensors.
     `shuffle` gives every epoch an order of its own, drawn as it begins from `generator`, by default the one
     that `st.manual_seed` starts; with `seed`, the seed and the epoch's number decide. `sampler` gives the
     positions of an epoch in order, `batch_sampler` those of each batch. `collate_fn` makes a batch of the
-    list of its elements, by default by stacking. `num_workers`, `pin_memory` and what else PyTorch says of
-    workers change nothing: batches are made by the thread that asks for them.
+    list of its elements, by default `default_collate`.
+
+    With `num_workers`, so many threads make batches ahead of the loop, `prefetch_factor` (2) for each, and
+    hand them over in order. They share the data set. `worker_init_fn(number)` runs first in each;
+    `persistent_workers` go on from epoch to epoch; `timeout` is the most seconds to wait for a batch. An
+    iterable is read once, by workers in turns. `pin_memory` has no effect, all memory is the host's.
+
     `shard` is (rank, number of ranks): each rank gets its part of every batch, so that all of them together
     see what one process would, no sample lost or repeated, whatever their number. `batch_size` stays that of
     the whole batch; orders must come from a seed, which is the same on all ranks.
     `state_dict` says where the loader stands, so that a resumed run sees the batches it would have seen; the
-    generator of later epochs has a state of its own.
+    generator of later epochs has a state of its own. A sampler's state is part of it, where it has one; an
+    iterable is read again from its beginning up to there.
     """
 
     def __init__(
-        self, dataset: Dataset, batch_size: int = 1, shuffle: bool | None = False,
+        self, dataset: Dataset | Iterable[Any], batch_size: int | None = 1, shuffle: bool | None = False,
         sampler: Iterable[int] | None = None, batch_sampler: Iterable[Sequence[int]] | None = None,
-        num_workers: int = 0, collate_fn: Callable[[list[Any]], Any] | None = None, pin_memory: bool = False,
-        drop_last: bool = False, *, worker_init_fn: Callable[[int], None] | None = None,
-        generator: Generator | None = None, seed: int | None = None,
-        shard: tuple[int, int] | None = None, **of_workers: Any
-    ) -> None:
-        if not isinstance(batch_size, int) or batch_size < 1:
+        num_workers: int = 0, collate_fn: Callable[[Any], Any] | None = None, pin_memory: bool = False,
+        drop_last: bool = False, timeout: float = 0, worker_init_fn: Callable[[int], Any] | None = None,
+        *, generator: Generator | None = None, prefetch_factor: int | None = None,
+        persistent_workers: bool = False, seed: int | None = None, shard: tuple[int, int] | None = None,
+        **others: Any,
+    ) -> None:  # fmt: skip
+        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise AttributeValueError("DataLoader: a batch has at least one element", got=repr(batch_size))
-        lacks = [] if hasattr(dataset, "__getitem__") else ["__getitem__"]
-        if not hasattr(dataset, "__len__") and sampler is None and batch_sampler is None:
-            lacks.append("__len__")
-        if lacks:
-            raise DTypeError(
-                "DataLoader: a data set has __len__ and __getitem__",
-                got=f"{type(dataset).__name__} without {' and '.join(lacks)}",
-                hint="define them, or give list(dataset)",
-            )
-        if unknown := sorted(set(of_workers) - _OF_WORKERS):
-            raise AttributeValueError("DataLoader: an option it does not have", got=", ".join(unknown))
-        if worker_init_fn is not None and num_workers:
-            raise AttributeValueError(
-                "DataLoader: there are no workers that worker_init_fn could prepare",
-                got=f"num_workers={num_workers}",
-                hint="batches are made by the thread that asks: call the function before the loop",
-            )
-        if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
-            raise AttributeValueError(
-                "DataLoader: a batch_sampler decides alone what a batch holds",
-                got="batch_size, shuffle, sampler or drop_last beside it",
-            )
-        if sampler is not None and shuffle:
-            raise AttributeValueError("DataLoader: a sampler decides alone on the order", got="shuffle=True")
-        self.dataset = dataset
+        _refuse(others)
+        self.workers = checked_options(
+            num_workers, worker_init_fn, prefetch_factor, persistent_workers, timeout
+        )
+        self.dataset: Any = dataset
         self.collate_fn = collate_fn
         self.batch_size = batch_size
         self.shuffle = bool(shuffle)
@@ -196,8 +76,55 @@ class DataLoader:
         self._done = 0  # batches of it handed out
         self._drawn: int | None = None  # the key of its order
         self._resumed = False
-        _source("DataLoader", seed, generator)
+        self._begun = False  # an iterator can be read once
+        self._pool: WorkerPool | None = None  # of persistent workers
+        generator_of("DataLoader", seed, generator)
+        self._check_order()
         self.shard = None if shard is None else self._checked_shard(*shard)
+
+    @property
+    def num_workers(self) -> int:
+        """How many threads make batches ahead."""
+        return self.workers.num_workers
+
+    @property
+    def _iterable(self) -> bool:
+        """Whether the data set is read in order, not by position."""
+        return isinstance(self.dataset, IterableDataset) or not hasattr(self.dataset, "__getitem__")
+
+    def _check_order(self) -> None:
+        """Check what decides on the order. Raises: DTypeError, AttributeValueError."""
+        if self._iterable:
+            if not hasattr(self.dataset, "__iter__"):
+                raise DTypeError(
+                    "DataLoader: a data set has __len__ and __getitem__, or __iter__",
+                    got=f"a {type(self.dataset).__name__} without them",
+                )
+            if self.shuffle or self.sampler is not None or self.batch_sampler is not None:
+                raise AttributeValueError(
+                    "DataLoader: an iterable is read in its own order",
+                    got="shuffle, sampler or batch_sampler beside it",
+                    hint="list(dataset) has elements by position",
+                )
+        elif not hasattr(self.dataset, "__len__") and self.sampler is None and self.batch_sampler is None:
+            raise DTypeError(
+                "DataLoader: a data set has __len__ and __getitem__, or __iter__",
+                got=f"a {type(self.dataset).__name__} without __len__",
+                hint="define it, or give a sampler",
+            )
+        alone = self.batch_size == 1 and not (self.shuffle or self.drop_last) and self.sampler is None
+        if self.batch_sampler is not None and not alone:
+            raise AttributeValueError(
+                "DataLoader: a batch_sampler decides alone what a batch holds",
+                got="batch_size, shuffle, sampler or drop_last beside it",
+            )
+        if self.sampler is not None and self.shuffle:
+            raise AttributeValueError("DataLoader: a sampler decides alone on the order", got="shuffle=True")
+        if self.batch_size is None and self.drop_last:
+            raise AttributeValueError(
+                "DataLoader: without batches there is no last one to drop",
+                got="batch_size=None, drop_last=True",
+            )
 
     def _checked_shard(self, rank: int, size: int) -> tuple[int, int]:
         """Return the shard of a rank. Raises: AttributeValueError where ranks would disagree, or starve."""
@@ -208,24 +135,27 @@ class DataLoader:
                 "DataLoader: a shard is of the loader's own order", got="a sampler",
                 hint="leave shard out, and let the sampler give each rank its own positions",
             )  # fmt: skip
+        if self.batch_size is None:
+            raise AttributeValueError("DataLoader: a shard is a part of a batch", got="batch_size=None")
         if self.shuffle and self.seed is None:
             raise AttributeValueError(
                 "DataLoader: with a shard, a seed decides on the order, alike on all ranks",
                 got="shuffle=True without seed", hint="DataLoader(..., shuffle=True, seed=0, shard=...)",
             )  # fmt: skip
-        rest = 0 if self.drop_last else len(self.dataset) % self.batch_size
+        known = hasattr(self.dataset, "__len__") and not self.drop_last
+        rest = len(self.dataset) % self.batch_size if known else 0
         if self.batch_size % size or 0 < rest < size:
-            raise AttributeValueError(
-                f"DataLoader: every batch has parts for all {size} ranks, of one size but for the last batch",
-                got=f"batch_size={self.batch_size}, {rest} samples in the last batch",
-                hint="a batch size the ranks divide; drop_last=True leaves the last batch out",
-            )  # fmt: skip
+            raise _starves(size, rest, f"batch_size={self.batch_size}, ")
         return rank, size
 
     def __len__(self) -> int:
         if self.batch_sampler is not None:
             return len(self.batch_sampler)  # type: ignore[arg-type]
-        source: Any = self.dataset if self.sampler is None else self.sampler
+        source = self.dataset if self.sampler is None else self.sampler
+        if not hasattr(source, "__len__"):
+            raise DTypeError("len: the data set does not know its length", got=f"a {type(source).__name__}")
+        if self.batch_size is None:
+            return len(source)
         full, rest = divmod(len(source), self.batch_size)
         return full + bool(rest and not self.drop_last)
 
@@ -234,10 +164,9 @@ class DataLoader:
             self._ends()
         self._resumed = False
         if self.shuffle and self.seed is None and self._drawn is None:
-            self._drawn = _source("DataLoader", None, self.generator).next_host_key()
+            self._drawn = generator_of("DataLoader", None, self.generator).next_host_key()
         epoch = self.epoch
-        for k, positions in enumerate(islice(self._positions(), self._done, None), self._done + 1):
-            batch = self._batch(positions)
+        for k, batch in enumerate(self._batches(), self._done + 1):
             if self.epoch == epoch:
                 self._done = k
             yield batch
@@ -247,16 +176,60 @@ class DataLoader:
     def _ends(self) -> None:
         self.epoch, self._done, self._drawn = self.epoch + 1, 0, None
 
+    def _batches(self) -> Iterator[Any]:
+        """Yield the batches of the epoch that are not done, made here or by workers."""
+        work: Callable[[Any], Any]
+        if self._iterable:
+            items, work = self._rows(), self._of_rows
+        else:
+            items, work = self._positions(), self._of_positions
+        items, options = islice(items, self._done, None), self.workers
+        if not options.num_workers:
+            yield from map(work, items)
+            return
+        pool = self._pool or WorkerPool(options, self._seed_of_workers(), self.dataset)
+        if options.persistent_workers:
+            self._pool = pool
+        read = in_order_read_by_workers if self._iterable else in_order
+        try:
+            yield from read(pool, work, items, options.num_workers * options.prefetch_factor, options.timeout)
+        finally:
+            if pool is not self._pool:
+                pool.stop()
+
+    def _seed_of_workers(self) -> int:
+        if self.seed is not None:
+            return self.seed
+        return generator_of("DataLoader", None, self.generator).initial_seed()
+
+    def _rows(self) -> Iterator[tuple[range, Any]]:
+        """Yield the numbers and elements of each batch of an iterable, of this rank's part."""
+        rows = iter(self.dataset)
+        if rows is self.dataset:
+            if self._begun:
+                raise CallOrderError(
+                    "DataLoader: an iterator can be read once",
+                    got=f"another epoch of a {type(rows).__name__}",
+                    hint="give an object whose __iter__ begins anew, as an IterableDataset",
+                )
+            self._begun = True
+        size = self.batch_size or 1
+        start = 0
+        while batch := list(islice(rows, size)):
+            if len(batch) < size and self.drop_last:
+                return
+            part = slice(0, len(batch)) if self.shard is None else _part(len(batch), *self.shard)
+            yield range(start + part.start, start + part.stop), batch[part]
+            start += len(batch)
+
     def _positions(self) -> Iterator[Array]:
         """Yield the positions of each batch of the epoch."""
         if self.batch_sampler is not None:
             yield from (_indices(batch) for batch in self.batch_sampler)
             return
-        order = iter(self._order() if self.sampler is None else self.sampler)
-        while len(part := _indices(islice(order, self.batch_size))) == self.batch_size or (
-            len(part) and not self.drop_last
-        ):
-            yield part if self.shard is None else np.array_split(part, self.shard[1])[self.shard[0]]
+        order, size = iter(self._order() if self.sampler is None else self.sampler), self.batch_size or 1
+        while len(part := _indices(islice(order, size))) == size or (len(part) and not self.drop_last):
+            yield part if self.shard is None else part[_part(len(part), *self.shard)]
 
     def _order(self) -> list[int]:
         count, order = len(self.dataset), np.arange(len(self.dataset))
@@ -265,48 +238,74 @@ class DataLoader:
             order = permutation(count, key, stream)
         return order.tolist()
 
-    def _batch(self, positions: Array) -> Any:
-        source: Any = self.dataset
+    def _of_positions(self, positions: Array) -> Any:
+        """Return the batch of some positions."""
+        source = self.dataset
         while isinstance(source, Subset):
             source, positions = source.dataset, source.positions[positions]
-        if isinstance(source, TensorDataset) and self.collate_fn is None:
+        whole = self.collate_fn is None and self.batch_size is not None
+        if isinstance(source, TensorDataset) and whole:
             return tuple(tensor(a[positions]) for a in source.arrays)
-        rows = [source[int(p)] for p in positions]
-        return tree.map(_stacked, *rows) if self.collate_fn is None else self.collate_fn(rows)
+        if hasattr(source, "__getitems__"):
+            return self._of_rows((positions, source.__getitems__(positions.tolist())))
+        return self._of_rows((positions, [source[int(p)] for p in positions]))
 
-    def state_dict(self) -> dict[str, int | None]:
-        """Return where the loader stands: its seed or the key it drew, its epoch and how many of the epoch's
-        batches are out.
+    def _of_rows(self, named: tuple[Sequence[int], Sequence[Any]]) -> Any:
+        """Return the batch of some elements, or the one element where there are no batches."""
+        names, rows = named
+        if self.batch_size is None:
+            return (self.collate_fn or default_convert)(rows[0])
+        return collate_named(rows, names) if self.collate_fn is None else self.collate_fn(list(rows))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the loader stands: its seed or the key it drew, its epoch, how many of the epoch's
+        batches are out, and the state of a sampler in the middle of an epoch, where it has one.
         """
-        return {"seed": self.seed, "drawn": self._drawn, "epoch": self.epoch, "batch": self._done}
+        state = {"seed": self.seed, "drawn": self._drawn, "epoch": self.epoch, "batch": self._done}
+        sampler = self.sampler if self.batch_sampler is None else self.batch_sampler
+        if self._done and hasattr(sampler, "state_dict"):
+            state["sampler"] = sampler.state_dict()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go where another loader of the same data stood; the next iteration goes on from there."""
         self.seed, self._drawn = state["seed"], state.get("drawn")
         self.epoch, self._done = state["epoch"], state["batch"]
+        sampler: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
+        if "sampler" in state and hasattr(sampler, "load_state_dict"):
+            sampler.load_state_dict(state["sampler"])
         self._resumed = True
+
+
+def _refuse(others: Mapping[str, Any]) -> None:
+    """Refuse options that are not there. Raises: AttributeValueError."""
+    for name, value in others.items():
+        if name not in _REFUSED:
+            raise AttributeValueError("DataLoader: an option it does not have", got=name)
+        takes, reason = _REFUSED[name]
+        if value != takes:
+            raise AttributeValueError(f"DataLoader: {name} is {takes!r}", got=repr(value), hint=reason)
+
+
+def _part(count: int, rank: int, ranks: int) -> slice:
+    """Return which of `count` samples are those of a rank; the first ranks have one more.
+
+    Raises: AttributeValueError where a rank would have none.
+    """
+    least, rest = divmod(count, ranks)
+    if not least:
+        raise _starves(ranks, count)
+    start = rank * least + min(rank, rest)
+    return slice(start, start + least + (rank < rest))
+
+
+def _starves(ranks: int, rest: int, size: str = "") -> StratalError:
+    return AttributeValueError(
+        f"DataLoader: every batch has parts for all {ranks} ranks, of one size but for the last batch",
+        got=f"{size}{rest} samples in the last batch",
+        hint="a batch size the ranks divide; drop_last=True leaves the last batch out",
+    )
 
 
 def _indices(positions: Iterable[Any]) -> Array:
     return np.array([index(p) for p in positions], np.int64)
-
-
-def _stacked(*rows: Any) -> Any:
-    """Return one tensor of a batch's elements; Python floats make it float32, as everywhere. Text stays as it
-    is, in a list.
-    """
-    first = rows[0]
-    if isinstance(first, (str, bytes)):
-        return list(rows)
-    if isinstance(first, (bool, int, float)) and not isinstance(first, np.generic):
-        return tensor(list(rows))
-    stacked = stack(rows) if isinstance(first, Tensor) else None
-    if stacked is not None:
-        return stacked
-    arrays = [np.asarray(r) for r in rows]
-    if len(shapes := {a.shape for a in arrays}) > 1:
-        raise ShapeError(
-            "DataLoader: samples of a batch have one shape", got=" and ".join(map(str, sorted(shapes))),
-            hint="pad them, or give a collate_fn",
-        )  # fmt: skip
-    return tensor(np.stack(arrays))

@@ -179,13 +179,16 @@ def test_samplers_decide_on_positions_and_batches() -> None:
     assert order_of(loader) == [[2, 3, 4]]
 
 
-def test_what_pytorch_says_of_workers_is_taken_where_it_means_nothing() -> None:
+def test_options_that_contradict_each_other_are_refused() -> None:
     options = {"persistent_workers": True, "prefetch_factor": 2, "timeout": 5, "num_workers": 2}
     assert order_of(DataLoader(rows(4), 4, **options)) == [[0, 1, 2, 3]]
     assert order_of(DataLoader(rows(4), 4, worker_init_fn=print)) == [[0, 1, 2, 3]]
     refused: list[dict[str, Any]] = [
-        {"worker_init_fn": print, "num_workers": 2}, {"presistent_workers": True},
-        {"sampler": [1], "shuffle": True},
+        {"presistent_workers": True}, {"persistent_workers": True}, {"prefetch_factor": 2},
+        {"num_workers": -1}, {"num_workers": 1, "prefetch_factor": 0}, {"timeout": -1},
+        {"num_workers": 2, "multiprocessing_context": "fork"}, {"num_workers": 2, "in_order": False},
+        {"pin_memory_device": "cuda"}, {"batch_size": None, "drop_last": True},
+        {"batch_size": None, "shard": (0, 1)}, {"sampler": [1], "shuffle": True},
         {"batch_sampler": [[1]], "drop_last": True}, {"batch_sampler": [[1]], "batch_size": 4},
     ]  # fmt: skip
     for wrong in refused:

@@ -68,6 +68,8 @@ from stratal.tensor.values.trace import Trace
 
 Key = tuple[int, type, Any]
 
+_OF_LOADERS: Final = {f"stratal.data.{name}" for name in ("loader", "datasets", "samplers", "pipeline")}
+
 
 class Accesses:
     """The reads and writes of one run. `given` are the containers among the arguments, by id: a signature
@@ -417,7 +419,7 @@ class Accesses:
     def _outside(self, value: Any) -> None:
         """Refuse what no guard can watch: a loader's batches, another library's array."""
         kind = type(value)
-        if any(c.__module__ == "stratal.data.loader" for c in kind.__mro__):
+        if any(c.__module__ in _OF_LOADERS for c in kind.__mro__):
             raise refusals.LOADER(kind.__name__)
         if is_foreign_array(value):
             raise refusals.FOREIGN_ARRAY(f"{self.name(value)}, a {kind.__module__}.{kind.__qualname__}")
