@@ -1,5 +1,6 @@
 """Data: the digits that come with the package, data sets, samplers, and batches in a reproducible order."""
 
+from stratal.data.bad_rows import BadRowError as BadRowError
 from stratal.data.collate import default_collate as default_collate
 from stratal.data.collate import default_convert as default_convert
 from stratal.data.datasets import ChainDataset as ChainDataset
@@ -15,6 +16,7 @@ from stratal.data.digits import Digits as Digits
 from stratal.data.digits import digits as digits
 from stratal.data.digits import digits_split as digits_split
 from stratal.data.loader import DataLoader as DataLoader
+from stratal.data.pipeline import Pipeline as Pipeline
 from stratal.data.samplers import BatchSampler as BatchSampler
 from stratal.data.samplers import RandomSampler as RandomSampler
 from stratal.data.samplers import Sampler as Sampler

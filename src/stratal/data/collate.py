@@ -14,6 +14,7 @@ from stratal.tensor.calls.moves import stack
 from stratal.tensor.tensor import Tensor, tensor
 
 Path = tuple[tree.Key, ...]
+Names = Sequence[int] | np.ndarray[Any, Any]
 _NUMBER: Final = int | float | complex
 
 
@@ -27,7 +28,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
     return collate_named(batch, range(len(batch)))
 
 
-def collate_named(batch: Sequence[Any], names: Sequence[int]) -> Any:
+def collate_named(batch: Sequence[Any], names: Names) -> Any:
     """Return `default_collate(batch)`; errors call sample k `names[k]`."""
     return _collated(batch, names, ())
 
@@ -45,7 +46,7 @@ def default_convert(sample: Any) -> Any:
     return _sequence(sample, [default_convert(value) for value in sample])
 
 
-def _collated(rows: Sequence[Any], names: Sequence[int], path: Path) -> Any:
+def _collated(rows: Sequence[Any], names: Names, path: Path) -> Any:
     first = rows[0]
     if isinstance(first, str | bytes):
         return _texts(rows, names, path)
@@ -78,7 +79,7 @@ def _field(path: Path) -> str:
     return f"the field {tree.path_name(path)!r}" if path else "a sample"
 
 
-def _check_alike(kind: str, shown: Sequence[Any], names: Sequence[int], path: Path) -> None:
+def _check_alike(kind: str, shown: Sequence[Any], names: Names, path: Path) -> None:
     """Check that samples show the same. Raises: TreeError about the first one that does not."""
     other = next((k for k, s in enumerate(shown) if s != shown[0]), None)
     if other is not None:
@@ -89,7 +90,7 @@ def _check_alike(kind: str, shown: Sequence[Any], names: Sequence[int], path: Pa
         )
 
 
-def _texts(rows: Sequence[Any], names: Sequence[int], path: Path) -> list[Any]:
+def _texts(rows: Sequence[Any], names: Names, path: Path) -> list[Any]:
     base = str if isinstance(rows[0], str) else bytes
     if not all(isinstance(row, base) for row in rows):
         kinds = [f"a {(base if isinstance(row, base) else type(row)).__name__}" for row in rows]
@@ -97,7 +98,7 @@ def _texts(rows: Sequence[Any], names: Sequence[int], path: Path) -> list[Any]:
     return list(rows)
 
 
-def _mappings(rows: Sequence[Any], names: Sequence[int], path: Path) -> Any:
+def _mappings(rows: Sequence[Any], names: Names, path: Path) -> Any:
     keys = rows[0].keys()
     if any(not isinstance(row, Mapping) or row.keys() != keys for row in rows):
         shown = [
@@ -109,7 +110,7 @@ def _mappings(rows: Sequence[Any], names: Sequence[int], path: Path) -> Any:
     return _mapping(rows[0], made)
 
 
-def _sequences(rows: Sequence[Any], names: Sequence[int], path: Path) -> Any:
+def _sequences(rows: Sequence[Any], names: Names, path: Path) -> Any:
     sizes = [_size(row) for row in rows]
     if sizes.count(sizes[0]) < len(sizes):
         _check_alike("one number of elements", sizes, names, path)
@@ -124,7 +125,7 @@ def _size(row: Any) -> str:
     return f"{len(row)} elements"
 
 
-def _registered(rows: Sequence[Any], names: Sequence[int], path: Path) -> Any:
+def _registered(rows: Sequence[Any], names: Names, path: Path) -> Any:
     opened = [tree.opened(row) for row in rows]
     shown = ["no container" if found is None else f"{found[0].__name__} {found[1]}" for found in opened]
     _check_alike("one structure", shown, names, path)
@@ -153,7 +154,7 @@ def _sequence(like: Sequence[Any], made: list[Any]) -> Any:
         return made
 
 
-def _stacked(rows: Sequence[Any], names: Sequence[int], path: Path) -> Tensor:
+def _stacked(rows: Sequence[Any], names: Names, path: Path) -> Tensor:
     """Return one tensor of the rows of a field."""
     first = rows[0]
     if isinstance(first, _NUMBER) and not isinstance(first, np.generic):

@@ -49,7 +49,8 @@ class ChainDataset(IterableDataset):
         return chain.from_iterable(self.datasets)
 
     def __len__(self) -> int:
-        return sum(len(d) for d in self.datasets)  # type: ignore[arg-type]
+        sized: list[Any] = self.datasets
+        return sum(len(d) for d in sized)
 
 
 class TensorDataset:
@@ -86,7 +87,7 @@ class TensorDataset:
 class Subset:
     """Some elements of a data set, by position."""
 
-    def __init__(self, dataset: Dataset, positions: Sequence[int]) -> None:
+    def __init__(self, dataset: Dataset, positions: Sequence[int] | Array) -> None:
         self.dataset = dataset
         self.positions = np.asarray(positions)
 

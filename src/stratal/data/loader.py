@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError, StratalError
+from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError
 from stratal.data.collate import collate_named, default_convert
 from stratal.data.datasets import Dataset, IterableDataset, Subset, TensorDataset, generator_of
-from stratal.data.shuffle import permutation
+from stratal.data.shuffle import part_of, permutation, starving
 from stratal.data.workers import WorkerPool, checked_options, in_order, in_order_read_by_workers
 from stratal.tensor.functions.random import Generator
 from stratal.tensor.tensor import tensor
@@ -145,13 +145,13 @@ class DataLoader:
         known = hasattr(self.dataset, "__len__") and not self.drop_last
         rest = len(self.dataset) % self.batch_size if known else 0
         if self.batch_size % size or 0 < rest < size:
-            raise _starves(size, rest, f"batch_size={self.batch_size}, ")
+            raise starving(size, rest, f"batch_size={self.batch_size}, ")
         return rank, size
 
     def __len__(self) -> int:
         if self.batch_sampler is not None:
             return len(self.batch_sampler)  # type: ignore[arg-type]
-        source = self.dataset if self.sampler is None else self.sampler
+        source: Any = self.dataset if self.sampler is None else self.sampler
         if not hasattr(source, "__len__"):
             raise DTypeError("len: the data set does not know its length", got=f"a {type(source).__name__}")
         if self.batch_size is None:
@@ -178,6 +178,7 @@ class DataLoader:
 
     def _batches(self) -> Iterator[Any]:
         """Yield the batches of the epoch that are not done, made here or by workers."""
+        items: Iterator[Any]
         work: Callable[[Any], Any]
         if self._iterable:
             items, work = self._rows(), self._of_rows
@@ -218,7 +219,7 @@ class DataLoader:
         while batch := list(islice(rows, size)):
             if len(batch) < size and self.drop_last:
                 return
-            part = slice(0, len(batch)) if self.shard is None else _part(len(batch), *self.shard)
+            part = slice(0, len(batch)) if self.shard is None else part_of(len(batch), *self.shard)
             yield range(start + part.start, start + part.stop), batch[part]
             start += len(batch)
 
@@ -229,18 +230,20 @@ class DataLoader:
             return
         order, size = iter(self._order() if self.sampler is None else self.sampler), self.batch_size or 1
         while len(part := _indices(islice(order, size))) == size or (len(part) and not self.drop_last):
-            yield part if self.shard is None else part[_part(len(part), *self.shard)]
+            yield part if self.shard is None else part[part_of(len(part), *self.shard)]
 
     def _order(self) -> list[int]:
         count, order = len(self.dataset), np.arange(len(self.dataset))
         if self.shuffle:
-            key, stream = (self.seed, self.epoch) if self._drawn is None else (self._drawn, 0)
-            order = permutation(count, key, stream)
+            if self._drawn is not None:
+                order = permutation(count, self._drawn)
+            elif self.seed is not None:
+                order = permutation(count, self.seed, self.epoch)
         return order.tolist()
 
     def _of_positions(self, positions: Array) -> Any:
         """Return the batch of some positions."""
-        source = self.dataset
+        source: Any = self.dataset
         while isinstance(source, Subset):
             source, positions = source.dataset, source.positions[positions]
         whole = self.collate_fn is None and self.batch_size is not None
@@ -250,7 +253,7 @@ class DataLoader:
             return self._of_rows((positions, source.__getitems__(positions.tolist())))
         return self._of_rows((positions, [source[int(p)] for p in positions]))
 
-    def _of_rows(self, named: tuple[Sequence[int], Sequence[Any]]) -> Any:
+    def _of_rows(self, named: tuple[Sequence[int] | Array, Sequence[Any]]) -> Any:
         """Return the batch of some elements, or the one element where there are no batches."""
         names, rows = named
         if self.batch_size is None:
@@ -262,7 +265,7 @@ class DataLoader:
         batches are out, and the state of a sampler in the middle of an epoch, where it has one.
         """
         state = {"seed": self.seed, "drawn": self._drawn, "epoch": self.epoch, "batch": self._done}
-        sampler = self.sampler if self.batch_sampler is None else self.batch_sampler
+        sampler: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
         if self._done and hasattr(sampler, "state_dict"):
             state["sampler"] = sampler.state_dict()
         return state
@@ -285,26 +288,6 @@ def _refuse(others: Mapping[str, Any]) -> None:
         takes, reason = _REFUSED[name]
         if value != takes:
             raise AttributeValueError(f"DataLoader: {name} is {takes!r}", got=repr(value), hint=reason)
-
-
-def _part(count: int, rank: int, ranks: int) -> slice:
-    """Return which of `count` samples are those of a rank; the first ranks have one more.
-
-    Raises: AttributeValueError where a rank would have none.
-    """
-    least, rest = divmod(count, ranks)
-    if not least:
-        raise _starves(ranks, count)
-    start = rank * least + min(rank, rest)
-    return slice(start, start + least + (rank < rest))
-
-
-def _starves(ranks: int, rest: int, size: str = "") -> StratalError:
-    return AttributeValueError(
-        f"DataLoader: every batch has parts for all {ranks} ranks, of one size but for the last batch",
-        got=f"{size}{rest} samples in the last batch",
-        hint="a batch size the ranks divide; drop_last=True leaves the last batch out",
-    )
 
 
 def _indices(positions: Iterable[Any]) -> Array:

@@ -14,17 +14,11 @@ import numpy as np
 
 from stratal.base.errors import AttributeValueError, ShapeError, not_given
 from stratal.data.datasets import generator_of
-from stratal.data.shuffle import permutation
+from stratal.data.shuffle import permutation, positive
 from stratal.tensor.functions.random import Generator
 
 Array = np.ndarray[Any, Any]
 _DRAWS, _STEPS = 1, 1 << 32  # streams of a key: permutations have 0
-
-
-def _positive(name: str, value: Any, what: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise AttributeValueError(f"{name}: {what} is a positive integer", got=repr(value))
-    return value
 
 
 class Sampler:
@@ -86,7 +80,7 @@ class RandomSampler(_RandomSampler):
     ) -> None:  # fmt: skip
         super().__init__(generator)
         self.data_source, self.replacement, self._num_samples = data_source, replacement, num_samples
-        _positive("RandomSampler", self.num_samples, "num_samples")
+        positive("RandomSampler", self.num_samples, "num_samples")
 
     @property
     def num_samples(self) -> int:
@@ -130,7 +124,7 @@ class WeightedRandomSampler(_RandomSampler):
     ) -> None:
         super().__init__(generator)
         self.weights = np.asarray(weights, np.float64)
-        self.num_samples = _positive("WeightedRandomSampler", num_samples, "num_samples")
+        self.num_samples = positive("WeightedRandomSampler", num_samples, "num_samples")
         self.replacement = replacement
         if self.weights.ndim != 1:
             raise ShapeError(
@@ -141,10 +135,10 @@ class WeightedRandomSampler(_RandomSampler):
                 "WeightedRandomSampler: weights are finite, not negative, and not all 0",
                 got=f"{self.weights.min()} to {self.weights.max()}",
             )
-        if not replacement and num_samples > (positive := int((self.weights > 0).sum())):
+        if not replacement and num_samples > (most := int((self.weights > 0).sum())):
             raise AttributeValueError(
                 "WeightedRandomSampler: draws without replacement are at most the positive weights",
-                got=f"{num_samples} of {positive}",
+                got=f"{num_samples} of {most}",
             )
 
     def _order(self, key: int) -> Array:
@@ -160,7 +154,7 @@ class BatchSampler(Sampler):
 
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool) -> None:
         self.sampler, self.drop_last = sampler, drop_last
-        self.batch_size = _positive("BatchSampler", batch_size, "batch_size")
+        self.batch_size = positive("BatchSampler", batch_size, "batch_size")
 
     def __iter__(self) -> Iterator[list[int]]:
         positions = iter(self.sampler)

@@ -41,6 +41,34 @@ def stratified_split(labels: Any, test_share: float = 0.2, seed: int = 0) -> tup
     return _mixed(train, seed), _mixed(test, seed)
 
 
+def positive(name: str, value: Any, what: str) -> int:
+    """Return a count. Raises: AttributeValueError."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise AttributeValueError(f"{name}: {what} is a positive integer", got=repr(value))
+    return value
+
+
+def part_of(count: int, rank: int, ranks: int) -> slice:
+    """Return which of `count` samples are those of a rank; the first ranks have one more.
+
+    Raises: AttributeValueError where a rank would have none.
+    """
+    least, rest = divmod(count, ranks)
+    if not least:
+        raise starving(ranks, count)
+    start = rank * least + min(rank, rest)
+    return slice(start, start + least + (rank < rest))
+
+
+def starving(ranks: int, rest: int, size: str = "") -> AttributeValueError:
+    """Return the error for a batch that has no part for some ranks."""
+    return AttributeValueError(
+        f"shard: every batch has parts for all {ranks} ranks, of one size but for the last batch",
+        got=f"{size}{rest} samples in the last batch",
+        hint="a batch size the ranks divide; drop_last=True leaves the last batch out",
+    )
+
+
 def _mixed(parts: list[Array], seed: int) -> Array:
     joined = np.concatenate([np.empty(0, np.int64), *parts])
     return joined[permutation(len(joined), seed)]

@@ -1,0 +1,86 @@
+"""Records and batches that are made when their value is asked for: a rank that has no part in one skips it.
+
+    Record := data set, position, functions          Batch := [Record | Batch ...], collate, functions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stratal.data.shuffle import part_of
+
+Function = Callable[[Any], Any]
+
+
+class Record:
+    """An element of a data set, with functions to apply to it."""
+
+    __slots__ = ("functions", "index", "source")
+
+    def __init__(self, source: Any, index: int, functions: tuple[Function, ...] = ()) -> None:
+        self.source, self.index, self.functions = source, index, functions
+
+    def then(self, function: Function) -> Record:
+        """Return the record with one function more."""
+        return Record(self.source, self.index, (*self.functions, function))
+
+    def value(self) -> Any:
+        """Read the element and apply the functions."""
+        return applied(self.functions, self.source[self.index])
+
+
+class Joined:
+    """The elements of several pipelines at one position, as a tuple."""
+
+    __slots__ = ("functions", "parts")
+
+    def __init__(self, parts: Sequence[Any], functions: tuple[Function, ...] = ()) -> None:
+        self.parts, self.functions = parts, functions
+
+    def then(self, function: Function) -> Joined:
+        """Return the tuple with one function more."""
+        return Joined(self.parts, (*self.functions, function))
+
+    def value(self) -> Any:
+        """Make the elements and apply the functions."""
+        return applied(self.functions, tuple(part.value() for part in self.parts))
+
+
+class Batch:
+    """Records that `collate` makes one value of, with functions to apply to that."""
+
+    __slots__ = ("collate", "functions", "rows")
+
+    def __init__(
+        self, rows: Sequence[Any], collate: Callable[[list[Any]], Any], functions: tuple[Function, ...] = ()
+    ) -> None:
+        self.rows, self.collate, self.functions = rows, collate, functions
+
+    def then(self, function: Function) -> Batch:
+        """Return the batch with one function more."""
+        return Batch(self.rows, self.collate, (*self.functions, function))
+
+    def part(self, rank: int, ranks: int) -> Batch:
+        """Return the part of a rank. Raises: AttributeValueError where a rank would have none."""
+        return Batch(self.rows[part_of(len(self.rows), rank, ranks)], self.collate, self.functions)
+
+    def value(self) -> Any:
+        """Make the records, collate them and apply the functions."""
+        return applied(self.functions, self.collate(values_of(self.rows)))
+
+
+def values_of(rows: Sequence[Any]) -> list[Any]:
+    """Return the values of records, read at once where they are of one data set that has `__getitems__`."""
+    source: Any = getattr(rows[0], "source", None)
+    if hasattr(source, "__getitems__") and all(getattr(r, "source", None) is source for r in rows):
+        read = source.__getitems__([r.index for r in rows])
+        return [applied(r.functions, value) for r, value in zip(rows, read, strict=True)]
+    return [row.value() for row in rows]
+
+
+def applied(functions: Sequence[Function], value: Any) -> Any:
+    """Return a value after functions, one after the other."""
+    for function in functions:
+        value = function(value)
+    return value

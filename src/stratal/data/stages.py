@@ -1,0 +1,177 @@
+"""Stages of a pipeline: functions from a stream's elements to those of another one.
+
+Each passes on marks as `streams.py` says: the mark of the element it had read when it held nothing back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from stratal.base.errors import ShapeError
+from stratal.data.bad_rows import BadRowError
+from stratal.data.collate import default_collate
+from stratal.data.lazy_records import Batch, Record
+from stratal.data.shuffle import permutation
+from stratal.data.streams import Element, Keys, Run
+from stratal.data.workers import in_order
+
+Stage = Callable[[Iterator[Element], Run], Iterator[Element]]
+
+
+def mapped(function: Callable[..., Any], seed: int | None) -> Stage:
+    """`function(x)` of each element, or `function(x, rng)` with a generator of the element's own."""
+
+    def stage(elements: Iterator[Element], run: Run) -> Iterator[Element]:
+        if seed is None:
+            yield from ((mark, value.then(function)) for mark, value in elements)
+            return
+        keys = Keys(seed, run.epoch)
+        for mark, value in elements:
+            yield mark, value.then(_Drawing(function, keys.of(mark)))
+
+    return stage
+
+
+class _Drawing:
+    """A function with a generator made anew from a key at each call."""
+
+    __slots__ = ("function", "key")
+
+    def __init__(self, function: Callable[..., Any], key: int) -> None:
+        self.function, self.key = function, key
+
+    def __call__(self, value: Any) -> Any:
+        return self.function(value, np.random.Generator(np.random.Philox(key=self.key)))
+
+
+def filtered(predicate: Callable[[Any], Any]) -> Stage:
+    """The elements for which a predicate holds."""
+
+    def decided(element: Element) -> tuple[Element, bool]:
+        mark, value = element
+        made = value.value()
+        lazy = value if isinstance(value, Batch) else Record((made,), 0)  # a rank takes its part later
+        return (mark, lazy), bool(predicate(made))
+
+    def stage(elements: Iterator[Element], run: Run) -> Iterator[Element]:
+        return (element for element, holds in computed(decided, elements, run) if holds)
+
+    return stage
+
+
+def good(note: Callable[[BadRowError], None]) -> Stage:
+    """The elements that can be read; `note` gets the errors of the others."""
+
+    def read(element: Element) -> tuple[Element | None, BadRowError | None]:
+        try:
+            return (element[0], Record((element[1].value(),), 0)), None
+        except BadRowError as error:
+            return None, error
+
+    def stage(elements: Iterator[Element], run: Run) -> Iterator[Element]:
+        for element, error in computed(read, elements, run):
+            if error is not None:
+                note(error)
+            elif element is not None:
+                yield element
+
+    return stage
+
+
+def computed(function: Callable[[Any], Any], items: Iterable[Any], run: Run) -> Iterator[Any]:
+    """Yield a function of items in order, by the workers of the run where it has any."""
+    if run.pool is None:
+        return map(function, items)
+    return in_order(run.pool, function, items, run.ahead, 0)
+
+
+def shuffled(window: int, seed: int) -> Stage:
+    """Windows of elements, each in an order drawn from (seed, epoch, the window's position)."""
+
+    def stage(elements: Iterator[Element], run: Run) -> Iterator[Element]:
+        keys = Keys(seed, run.epoch)
+        while held := list(islice(elements, window)):
+            mark = held[0][0]
+            for k in permutation(len(held), keys.of(mark)).tolist():
+                yield mark, held[k][1]
+                mark = None
+
+    return stage
+
+
+def batched(size: int, drop_last: bool, collate: Callable[[list[Any]], Any]) -> Stage:
+    """Batches of elements that follow each other."""
+
+    def stage(elements: Iterator[Element], run: Run) -> Iterator[Element]:
+        while held := list(islice(elements, size)):
+            if len(held) == size or not drop_last:
+                yield held[0][0], Batch([value for _, value in held], collate)
+
+    return stage
+
+
+def bucketed(
+    size: int, key: Callable[[Any], Any], window: int, drop_last: bool, collate: Callable[[list[Any]], Any]
+) -> Stage:
+    """Batches of elements of like keys: windows are sorted by key and cut into batches."""
+
+    def keyed(element: Element) -> tuple[Any, Any]:
+        made = element[1].value()
+        return key(made), Record((made,), 0)
+
+    def stage(elements: Iterator[Element], run: Run) -> Iterator[Element]:
+        while held := list(islice(elements, window)):
+            mark, rows = held[0][0], sorted(computed(keyed, held, run), key=lambda row: row[0])
+            for start in range(0, len(rows), size):
+                part = [value for _, value in rows[start : start + size]]
+                if len(part) == size or not drop_last:
+                    yield mark, Batch(part, collate)
+                    mark = None
+
+    return stage
+
+
+class Padded:
+    """Pads axis 0 of fields of rows to the longest of a batch, or to `length`, and collates.
+
+    `fields` is the value to pad with for every array, or one for each field of mappings.
+    """
+
+    def __init__(
+        self, fields: Any, length: int | None = None, collate: Callable[[list[Any]], Any] = default_collate
+    ) -> None:
+        self.fields, self.length, self.collate = fields, length, collate
+
+    def __call__(self, rows: list[Any]) -> Any:
+        return self.collate(self.padded(rows))
+
+    def padded(self, rows: list[Any]) -> list[Any]:
+        """Return the rows with their fields padded. Raises: ShapeError where one is longer than `length`."""
+        if not isinstance(self.fields, Mapping):
+            return self._column(rows, self.fields, "an element")
+        made = [dict(row) for row in rows]
+        for name, value in self.fields.items():
+            for row, array in zip(made, self._column([r[name] for r in rows], value, name), strict=True):
+                row[name] = array
+        return made
+
+    def _column(self, values: Sequence[Any], value: Any, name: str) -> list[Any]:
+        arrays = [np.asarray(v) for v in values]
+        longest = max(len(a) for a in arrays)
+        length = longest if self.length is None else self.length
+        if longest > length:
+            raise ShapeError(
+                f"pad: arrays have at most {length} rows", got=f"{longest} in {name}", hint="map cuts them"
+            )
+        return [_grown(a, length, value) for a in arrays]
+
+
+def _grown(array: np.ndarray[Any, Any], length: int, value: Any) -> np.ndarray[Any, Any]:
+    """Return an array with rows of a value behind its own."""
+    made = np.full((length, *array.shape[1:]), value, array.dtype)
+    made[: len(array)] = array
+    return made
