@@ -25,6 +25,16 @@ from stratal.data.samplers import SubsetRandomSampler as SubsetRandomSampler
 from stratal.data.samplers import WeightedRandomSampler as WeightedRandomSampler
 from stratal.data.shuffle import permutation as permutation
 from stratal.data.shuffle import stratified_split as stratified_split
+from stratal.data.sources import CSV as CSV
+from stratal.data.sources import ArrowFile as ArrowFile
+from stratal.data.sources import Frame as Frame
+from stratal.data.sources import ImageFolder as ImageFolder
+from stratal.data.sources import JSONLines as JSONLines
+from stratal.data.sources import MissingSourceError as MissingSourceError
+from stratal.data.sources import Parquet as Parquet
+from stratal.data.sources import SQLQuery as SQLQuery
+from stratal.data.sources import SQLTable as SQLTable
+from stratal.data.sources import memory_map as memory_map
 from stratal.data.workers import LoaderTimeoutError as LoaderTimeoutError
 from stratal.data.workers import WorkerInfo as WorkerInfo
 from stratal.data.workers import get_worker_info as get_worker_info

@@ -33,6 +33,16 @@ def collate_named(batch: Sequence[Any], names: Names) -> Any:
     return _collated(batch, names, ())
 
 
+def collated_columns(columns: Mapping[str, Any], names: Names | None = None) -> dict[str, Any]:
+    """Return what `collate_named` makes of the rows of some columns: arrays at once."""
+    return {
+        name: tensor(column)
+        if isinstance(column, np.ndarray)
+        else _collated(column, range(len(column)) if names is None else names, (name,))
+        for name, column in columns.items()
+    }
+
+
 def default_convert(sample: Any) -> Any:
     """Return a sample with its arrays as tensors; numbers, text and other leaves stay as they are."""
     if isinstance(sample, Tensor):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from stratal.data.collate import collated_columns, default_collate
 from stratal.data.shuffle import part_of
 
 Function = Callable[[Any], Any]
@@ -67,7 +68,19 @@ class Batch:
 
     def value(self) -> Any:
         """Make the records, collate them and apply the functions."""
+        if self.collate is default_collate and (columns := _columns_of(self.rows)) is not None:
+            return applied(self.functions, columns)
         return applied(self.functions, self.collate(values_of(self.rows)))
+
+
+def _columns_of(rows: Sequence[Any]) -> Any:
+    """Return the batch of untouched rows of one source that has columns; None for others."""
+    source: Any = getattr(rows[0], "source", None)
+    if not hasattr(source, "columns_at"):
+        return None
+    if any(getattr(r, "source", None) is not source or r.functions for r in rows):
+        return None
+    return collated_columns(source.columns_at([r.index for r in rows]))
 
 
 def values_of(rows: Sequence[Any]) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError
-from stratal.data.collate import collate_named, default_convert
+from stratal.data.collate import collate_named, collated_columns, default_convert
 from stratal.data.datasets import Dataset, IterableDataset, Subset, TensorDataset, generator_of
 from stratal.data.shuffle import part_of, permutation, starving
 from stratal.data.workers import WorkerPool, checked_options, in_order, in_order_read_by_workers
@@ -249,6 +249,8 @@ class DataLoader:
         whole = self.collate_fn is None and self.batch_size is not None
         if isinstance(source, TensorDataset) and whole:
             return tuple(tensor(a[positions]) for a in source.arrays)
+        if hasattr(source, "columns_at") and whole:
+            return collated_columns(source.columns_at(positions), positions)
         if hasattr(source, "__getitems__"):
             return self._of_rows((positions, source.__getitems__(positions.tolist())))
         return self._of_rows((positions, [source[int(p)] for p in positions]))

@@ -1,0 +1,115 @@
+"""Parquet and Arrow files (pyarrow): rows by groups, of the columns that are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stratal.base.errors import FormatError
+from stratal.data.sources.columns import CACHE_BYTES, Column, ColumnGroups
+from stratal.data.sources.opening import Paths, checked_columns, opening, paths_of, required
+
+
+class Parquet(ColumnGroups):
+    """The rows of Parquet files, one file after the other; reads row groups, and the named columns alone.
+
+    Numbers are NumPy's, of the column's type; texts are Python's, missing values None; lists are arrays.
+    Raises: MissingSourceError, FormatError for what is no Parquet file, MissingExtraError without pyarrow.
+    """
+
+    def __init__(
+        self, paths: Paths, columns: Sequence[str] | None = None, *, cache_bytes: int = CACHE_BYTES
+    ) -> None:
+        arrow, parquet = required("pyarrow", "data"), required("pyarrow.parquet", "data")
+        self.paths = paths_of("Parquet", paths)
+        groups: list[tuple[Any, str, int]] = []  # file, its path, number of the row group
+        sizes = []
+        names: list[str] = []
+        for path in self.paths:
+            with opening(path, "Parquet", arrow.ArrowException, OSError, ValueError):
+                file = parquet.ParquetFile(path, memory_map=True)
+                there = file.schema_arrow.names
+                rows = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
+            _check_names(path, names, there, columns)
+            names = names or checked_columns(path, columns, there)
+            groups += [(file, path, k) for k in range(file.num_row_groups)]
+            sizes += rows
+
+        def read(group: int) -> Mapping[str, Column]:
+            file, path, k = groups[group]
+            with opening(path, f"Parquet: row group {k}", arrow.ArrowException, OSError, ValueError):
+                return columns_of(file.read_row_group(k, columns=names), names)
+
+        super().__init__(read, sizes, names, cache_bytes)
+
+
+class ArrowFile(ColumnGroups):
+    """The rows of Arrow IPC files (Feather 2), of the file or the stream format, mapped into memory.
+
+    Raises: as `Parquet`.
+    """
+
+    def __init__(
+        self, paths: Paths, columns: Sequence[str] | None = None, *, cache_bytes: int = CACHE_BYTES
+    ) -> None:
+        arrow = required("pyarrow", "data")
+        self.paths = paths_of("ArrowFile", paths)
+        batches: list[tuple[str, Any]] = []
+        names: list[str] = []
+        for path in self.paths:
+            with opening(path, "ArrowFile", arrow.ArrowException, OSError, ValueError):
+                there, found = _record_batches(arrow, path)
+            _check_names(path, names, there, columns)
+            names = names or checked_columns(path, columns, there)
+            batches += [(path, batch) for batch in found]
+
+        def read(group: int) -> Mapping[str, Column]:
+            path, batch = batches[group]
+            with opening(path, "ArrowFile", arrow.ArrowException, OSError, ValueError):
+                batch.validate(full=True)
+                return columns_of(batch, names)
+
+        super().__init__(read, [batch.num_rows for _, batch in batches], names, cache_bytes)
+
+
+def _record_batches(arrow: Any, path: str) -> tuple[list[str], list[Any]]:
+    """Return the names of columns and the batches of an Arrow file of either format."""
+    try:
+        reader = arrow.ipc.open_file(arrow.memory_map(path))
+    except arrow.ArrowInvalid:
+        reader = arrow.ipc.open_stream(arrow.memory_map(path))
+        return reader.schema.names, list(reader)
+    return reader.schema.names, [reader.get_batch(k) for k in range(reader.num_record_batches)]
+
+
+def _check_names(path: str, names: list[str], there: list[str], columns: Sequence[str] | None) -> None:
+    """Check that a further file has the columns of those before. Raises: FormatError."""
+    if len(set(there)) < len(there):
+        raise FormatError(f"{path}: columns have different names", got=", ".join(there))
+    if names and (not set(names) <= set(there) or (columns is None and names != there)):
+        raise FormatError(f"{path}: has the columns of the files before it", got=", ".join(there),
+                          hint="columns=[...] names those that all have")  # fmt: skip
+
+
+def columns_of(table: Any, names: Sequence[str]) -> dict[str, Column]:
+    """Return columns of an Arrow table or batch: arrays of numbers, lists where some are missing."""
+    return {name: _column(table.column(table.schema.get_field_index(name))) for name in names}
+
+
+def _column(column: Any) -> Column:
+    if hasattr(column, "num_chunks"):
+        column = column.combine_chunks()
+    if hasattr(column, "dictionary_decode"):
+        column = column.dictionary_decode()
+    if column.null_count == 0 and _plain(str(column.type)):
+        return column.to_numpy(zero_copy_only=False)
+    return [np.asarray(v) if isinstance(v, list) else v for v in column.to_pylist()]
+
+
+def _plain(kind: str) -> bool:
+    """Return whether the values of an Arrow type are NumPy's numbers, truth values or times."""
+    integers = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+    numbers = integers | {"bool", "halffloat", "float", "double"}
+    return kind in numbers or kind.startswith(("date", "timestamp"))

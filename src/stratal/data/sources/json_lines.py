@@ -1,0 +1,35 @@
+"""JSON lines: a JSON value on each line, by position."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from stratal.data.bad_rows import BadRowError
+from stratal.data.sources.lines import Rows, TextRecords
+from stratal.data.sources.opening import Paths
+
+
+class JSONLines(Rows):
+    """The values of JSON lines files; with `columns`, objects with these alone.
+
+    Raises: MissingSourceError; BadRowError for a line that is no JSON, or an object without a column.
+    """
+
+    def __init__(self, paths: Paths, columns: Sequence[str] | None = None) -> None:
+        self.records = TextRecords("JSONLines", paths)
+        self.columns = None if columns is None else list(columns)
+
+    def row(self, path: str, number: int, record: bytes) -> Any:
+        """Return the value of a line. Raises: BadRowError."""
+        try:
+            value = json.loads(record)
+        except (ValueError, RecursionError) as error:
+            raise BadRowError(path, number, None, str(error)) from None
+        if self.columns is None:
+            return value
+        for name in self.columns:
+            if not isinstance(value, dict) or name not in value:
+                raise BadRowError(path, number, name, "the line is no object with this column")
+        return {name: value[name] for name in self.columns}

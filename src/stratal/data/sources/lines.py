@@ -1,0 +1,104 @@
+"""Text files of a record a line: found by an index of where records begin, read by position."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from stratal.base.errors import IndexOutOfRangeError
+from stratal.data.sources.opening import Paths, opening, paths_of
+
+Array = np.ndarray[Any, Any]
+_BLOCK: Final = 1 << 24  # bytes looked at at once
+_NEWLINE, _QUOTE, _RETURN = b"\n"[0], b'"'[0], b"\r"[0]
+
+
+class TextRecords:
+    """The records of files, as bytes, by position; empty lines are none.
+
+    With `quotes`, a line break within double quotes is part of its record, as in CSV. Files are read once to
+    find the records, 16 bytes each, and stay mapped: they must not change meanwhile.
+    """
+
+    def __init__(self, what: str, paths: Paths, *, quotes: bool = False, skip: int = 0) -> None:
+        self.paths = paths_of(what, paths)
+        self._maps: list[mmap.mmap | bytes] = []
+        self._spans: list[Array] = []
+        self.heads: list[list[bytes]] = []  # the first `skip` records of each file, which are no rows
+        for path in self.paths:
+            with opening(path, what, OSError):
+                data = _mapped(path)
+            spans = _records(data, quotes)
+            self._maps.append(data)
+            self.heads.append([bytes(data[a:b]) for a, b in spans[:skip].tolist()])
+            self._spans.append(spans[skip:])
+        self._ends = np.cumsum([len(s) for s in self._spans], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def at(self, position: int) -> tuple[str, int, bytes]:
+        """Return the path, the row in it and the bytes of a record. Raises: IndexOutOfRangeError."""
+        count = len(self)
+        if not -count <= position < count:
+            raise IndexOutOfRangeError(f"a row of {count}", got=str(position))
+        position %= count
+        file = int(np.searchsorted(self._ends, position, side="right"))
+        row = position - (int(self._ends[file - 1]) if file else 0)
+        start, stop = self._spans[file][row].tolist()
+        return self.paths[file], row, bytes(self._maps[file][start:stop])
+
+
+class Rows:
+    """A data set of rows by position, made of the records of text files."""
+
+    records: TextRecords
+
+    def row(self, path: str, number: int, record: bytes) -> Any:
+        """Return the row of a record."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.row(*self.records.at(int(index)))
+
+    def __getitems__(self, positions: Sequence[int]) -> list[Any]:
+        """Return several rows."""
+        return [self[k] for k in positions]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[k] for k in range(len(self)))
+
+
+def _mapped(path: str) -> mmap.mmap | bytes:
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return b""  # nothing to map
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _records(data: mmap.mmap | bytes, quotes: bool) -> Array:
+    """Return where each record begins and ends, int64[n, 2], without its line break."""
+    breaks, inside = [], 0
+    for start in range(0, len(data), _BLOCK):
+        block = np.frombuffer(data, np.uint8, min(_BLOCK, len(data) - start), start)
+        found = np.flatnonzero(block == _NEWLINE)
+        if quotes:
+            marks = np.flatnonzero(block == _QUOTE)
+            found = found[(np.searchsorted(marks, found) + inside) % 2 == 0]
+            inside += len(marks)
+        breaks.append(found + start)
+    ends = np.concatenate([*breaks, np.array([len(data)])]).astype(np.int64)
+    begins = np.concatenate([[0], ends[:-1] + 1]).astype(np.int64)
+    if len(data):
+        last = np.frombuffer(data, np.uint8)[np.maximum(ends - 1, 0)]
+        ends = ends - ((last == _RETURN) & (ends > begins))
+        if bytes(data[:3]) == b"\xef\xbb\xbf":  # the mark of UTF-8
+            begins[0] = 3
+    return np.stack([begins, ends], 1)[ends > begins]

@@ -1,0 +1,136 @@
+"""Databases by any DBAPI connection: the rows of a table by position, or those of a query in order."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from stratal.base.errors import AttributeValueError, IndexOutOfRangeError
+from stratal.data.bad_rows import BadRowError
+
+Connect = Callable[[], Any]
+_NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)?")
+_AT_ONCE: Final = 500  # rows of one statement: databases limit their parameters
+_MARKS: Final = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric": ":{}", "named": ":p{}"}
+
+
+class SQLTable:
+    """The rows of a table by position, in the order of `key`, a column without equal or missing values.
+
+    `connect()` returns a DBAPI connection; each thread calls it once. The keys are read at once, rows when
+    they are asked for. What `paramstyle` a connection has is asked of its module.
+    Raises: AttributeValueError for names that are none, keys that are equal or missing; BadRowError for a row
+    that is gone.
+    """
+
+    def __init__(
+        self, connect: Connect, table: str, key: str, columns: Sequence[str] | None = None, *,
+        paramstyle: str | None = None,
+    ) -> None:  # fmt: skip
+        for name in (table, key, *(columns or ())):
+            if not _NAME.fullmatch(name):
+                raise AttributeValueError("SQLTable: takes names of tables and columns", got=repr(name))
+        self.table, self.key = table, key
+        self.columns = None if columns is None else list(columns)
+        self._connect, self._local = connect, threading.local()
+        self._paramstyle = paramstyle or _paramstyle(self._connection())
+        if self._paramstyle not in _MARKS:
+            raise AttributeValueError("SQLTable: paramstyle is one of DBAPI's", got=repr(self._paramstyle))
+        rows = _fetched(self._connection(), f"SELECT {key} FROM {table} ORDER BY {key}", ())[1]
+        self._keys = [row[0] for row in rows]
+        self._check_keys()
+
+    def _check_keys(self) -> None:
+        missing = sum(k is None for k in self._keys)
+        if missing or len(set(self._keys)) < len(self._keys):
+            raise AttributeValueError(
+                f"SQLTable: {self.key} tells rows apart",
+                got=f"{missing} missing" if missing else "equal values",
+                hint="key= names another column, such as the primary key",
+            )
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (row for k in range(0, len(self), _AT_ONCE)
+                for row in self.__getitems__(range(k, min(k + _AT_ONCE, len(self)))))  # fmt: skip
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, positions: Sequence[int]) -> list[dict[str, Any]]:
+        """Return several rows. Raises: BadRowError for one that is no longer there."""
+        count = len(self)
+        if wrong := [k for k in positions if not -count <= k < count]:
+            raise IndexOutOfRangeError(f"a row of {count}", got=str(wrong[0]))
+        keys = [self._keys[k] for k in positions]
+        found: dict[Any, dict[str, Any]] = {}
+        for start in range(0, len(keys), _AT_ONCE):
+            found |= self._rows(keys[start : start + _AT_ONCE])
+        for position, key in zip(positions, keys, strict=True):
+            if key not in found:
+                raise BadRowError(self.table, position % count, self.key, f"no row has {key!r} any more")
+        return [found[key] for key in keys]
+
+    def _rows(self, keys: Sequence[Any]) -> dict[Any, dict[str, Any]]:
+        """Return rows by their keys."""
+        marks = ", ".join(_MARKS[self._paramstyle].format(k) for k in range(1, len(keys) + 1))
+        wanted = f"{self.table}.*" if self.columns is None else ", ".join(self.columns)
+        query = f"SELECT {self.key}, {wanted} FROM {self.table} WHERE {self.key} IN ({marks})"
+        named = {f"p{k}": key for k, key in enumerate(keys, 1)}
+        parameters = named if self._paramstyle == "named" else list(keys)
+        names, rows = _fetched(self._connection(), query, parameters)
+        return {row[0]: dict(zip(names[1:], row[1:], strict=True)) for row in rows}
+
+    def _connection(self) -> Any:
+        """Return the connection of this thread."""
+        if not hasattr(self._local, "connection"):
+            self._local.connection = self._connect()
+        return self._local.connection
+
+
+class SQLQuery:
+    """The rows of a query, in its order, for pipelines and loaders: an iterable.
+
+    Each pass calls `connect()`, executes the query and fetches some rows at a time. The query says ORDER BY,
+    or rows could come in another order each time. Raises: AttributeValueError where it does not.
+    """
+
+    def __init__(
+        self, connect: Connect, query: str, parameters: Sequence[Any] | Mapping[str, Any] = ()
+    ) -> None:
+        if not re.search(r"\border\s+by\b", query, re.IGNORECASE):
+            raise AttributeValueError(
+                "SQLQuery: a query whose rows come in one order", got="no ORDER BY", hint="ORDER BY a key"
+            )
+        self._connect, self.query, self.parameters = connect, query, parameters
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        cursor = self._connect().cursor()
+        cursor.execute(self.query, self.parameters)
+        names = [column[0] for column in cursor.description]
+        while rows := cursor.fetchmany(_AT_ONCE):
+            yield from (dict(zip(names, row, strict=True)) for row in rows)
+
+
+def _fetched(connection: Any, query: str, parameters: Any) -> tuple[list[str], list[Any]]:
+    cursor = connection.cursor()
+    cursor.execute(query, parameters)
+    return [column[0] for column in cursor.description], cursor.fetchall()
+
+
+def _paramstyle(connection: Any) -> str:
+    """Return how the module of a connection marks parameters. Raises: AttributeValueError."""
+    name = type(connection).__module__.partition(".")[0]
+    found = getattr(sys.modules.get(name), "paramstyle", None)
+    if found is None:
+        raise AttributeValueError(
+            "SQLTable: the module of a connection says how it marks parameters",
+            got=f"{name} without paramstyle",
+            hint='paramstyle="qmark", "format", "numeric" or "named"',
+        )
+    return str(found)

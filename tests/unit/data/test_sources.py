@@ -1,0 +1,434 @@
+"""Sources: rows of files, databases, frames and folders, as data sets; what cannot be read is named."""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stratal as st
+from stratal.base.errors import AttributeValueError, DTypeError, FormatError, MissingExtraError
+from stratal.data import (
+    CSV,
+    ArrowFile,
+    BadRowError,
+    DataLoader,
+    Frame,
+    ImageFolder,
+    JSONLines,
+    MissingSourceError,
+    Parquet,
+    Pipeline,
+    SQLQuery,
+    SQLTable,
+    TensorDataset,
+    default_collate,
+    memory_map,
+)
+
+pytestmark = [pytest.mark.quick, pytest.mark.row("F21")]
+COUNT = 23
+COLUMNS: dict[str, list[Any]] = {
+    "id": list(range(COUNT)),
+    "x": [0.5 * k for k in range(COUNT)],
+    "name": [f"name, {k}" for k in range(COUNT)],
+}
+
+
+def parquet(folder: Path) -> Any:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    paths = [folder / "a.parquet", folder / "b.parquet"]
+    for path, part in zip(paths, (slice(0, 10), slice(10, COUNT)), strict=True):
+        pq.write_table(pa.table({n: v[part] for n, v in COLUMNS.items()}), path, row_group_size=4)
+    return Parquet(paths)
+
+
+def arrow(folder: Path) -> Any:
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table(COLUMNS)
+    with pa.OSFile(str(folder / "a.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=5)
+    return ArrowFile(folder / "a.arrow")
+
+
+def arrow_stream(folder: Path) -> Any:
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table(COLUMNS)
+    with pa.OSFile(str(folder / "s.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=5)
+    return ArrowFile([str(folder / "s.arrow")])
+
+
+def csv_file(folder: Path) -> Any:
+    rows = [f'{k},{x},"{n}"' for k, x, n in zip(*COLUMNS.values(), strict=True)]
+    (folder / "a.csv").write_text("id,x,name\r\n" + "\r\n".join(rows[:9]), newline="")
+    (folder / "b.csv").write_text("\ufeffid,x,name\n" + "\n\n".join(rows[9:]) + "\n")
+    return CSV([folder / "a.csv", folder / "b.csv"])
+
+
+def json_lines(folder: Path) -> Any:
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in zip(*COLUMNS.values(), strict=True)]
+    (folder / "a.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    return JSONLines(folder / "a.jsonl")
+
+
+def database(folder: Path) -> Callable[[], sqlite3.Connection]:
+    path = folder / "a.sqlite"
+    if not path.exists():
+        with sqlite3.connect(path) as connection:
+            connection.execute("CREATE TABLE readings (id INTEGER PRIMARY KEY, x REAL, name TEXT)")
+            rows = list(zip(*COLUMNS.values(), strict=True))
+            connection.executemany("INSERT INTO readings VALUES (?, ?, ?)", rows[::-1])
+        connection.close()
+    return lambda: sqlite3.connect(path)
+
+
+def sql_table(folder: Path) -> Any:
+    return SQLTable(database(folder), "readings", key="id")
+
+
+class Series:
+    """What `Frame` asks of a column, as pandas, polars and pyarrow have it."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self.values = values
+
+    def to_numpy(self) -> Any:
+        return np.array(self.values, object if isinstance(self.values[0], str) else None)
+
+
+class LittleFrame(dict[str, Any]):
+    """Columns by name, with the number of rows as length."""
+
+    columns = tuple(COLUMNS)
+
+    def __getitem__(self, name: str) -> Series:
+        return Series(COLUMNS[name])
+
+    def __len__(self) -> int:
+        return COUNT
+
+
+def frame(folder: Path) -> Any:
+    return Frame(LittleFrame())
+
+
+def pandas_frame(folder: Path) -> Any:
+    return Frame(pytest.importorskip("pandas").DataFrame(COLUMNS))
+
+
+def polars_frame(folder: Path) -> Any:
+    return Frame(pytest.importorskip("polars").DataFrame(COLUMNS))
+
+
+def arrow_table(folder: Path) -> Any:
+    return Frame(pytest.importorskip("pyarrow").table(COLUMNS))
+
+
+SOURCES = (
+    parquet, arrow, arrow_stream, csv_file, json_lines, sql_table,
+    frame, pandas_frame, polars_frame, arrow_table,
+)  # fmt: skip
+
+
+def plain(row: Any) -> dict[str, Any]:
+    return {n: v.item() if hasattr(v, "item") else v for n, v in row.items()}
+
+
+@pytest.mark.parametrize("made", SOURCES)
+def test_a_source_has_the_rows_in_order_by_position_and_in_batches(made: Any, tmp_path: Path) -> None:
+    source = made(tmp_path)
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in zip(*COLUMNS.values(), strict=True)]
+    assert len(source) == COUNT
+    assert [plain(row) for row in source] == [plain(source[k]) for k in range(COUNT)] == rows
+    assert plain(source[-1]) == rows[-1]
+    some = [5, 0, 22, 11, 5, 10]
+    assert [plain(row) for row in source.__getitems__(some)] == [rows[k] for k in some]
+    with pytest.raises(IndexError):
+        source[COUNT]
+    batch = default_collate(source.__getitems__(some))
+    for found in (
+        next(iter(DataLoader(source, batch_sampler=[some]))),
+        next(iter(DataLoader(source, batch_sampler=[some], num_workers=2))),
+    ):
+        assert {n: getattr(v, "dtype", list) for n, v in found.items()} == {
+            n: getattr(v, "dtype", list) for n, v in batch.items()
+        }
+        assert {n: np.asarray(v).tolist() for n, v in found.items()} == {
+            n: [rows[k][n] for k in some] for n in COLUMNS
+        }
+
+
+@pytest.mark.parametrize("made", SOURCES)
+def test_a_pipeline_reads_a_source_shuffled_by_ranks_and_resumes(made: Any, tmp_path: Path) -> None:
+    source = made(tmp_path)
+
+    def pipeline(rank: int = 0, ranks: int = 1) -> Pipeline:
+        return Pipeline(source).shuffle(seed=1).batch(6).prefetch(2, workers=2).sharded(rank, ranks)
+
+    whole = [batch["id"].tolist() for batch in pipeline()]
+    assert sorted(sum(whole, [])) == COLUMNS["id"]  # noqa: RUF017
+    parts = [[batch["id"].tolist() for batch in pipeline(rank, 2)] for rank in range(2)]
+    assert [a + b for a, b in zip(*parts, strict=True)] == whole
+    stopped = pipeline(0, 2)
+    next(iter(stopped))
+    resumed = pipeline()
+    resumed.load_state_dict(stopped.state_dict())
+    assert [batch["id"].tolist() for batch in resumed] == whole[1:]
+    mapped = Pipeline(source).map(lambda row: row["id"] * 10).batch(4)
+    assert next(iter(mapped)).tolist() == [0, 10, 20, 30]
+
+
+@pytest.mark.parametrize("made", [parquet, arrow, csv_file, json_lines, sql_table, frame])
+def test_columns_are_chosen_and_others_are_refused(made: Any, tmp_path: Path) -> None:
+    made(tmp_path)
+    again: dict[Any, Callable[[Any], Any]] = {
+        parquet: lambda c: Parquet([tmp_path / "a.parquet", tmp_path / "b.parquet"], c),
+        arrow: lambda c: ArrowFile(tmp_path / "a.arrow", c), csv_file: lambda c: CSV(tmp_path / "a.csv", c),
+        json_lines: lambda c: JSONLines(tmp_path / "a.jsonl", c), frame: lambda c: Frame(LittleFrame(), c),
+        sql_table: lambda c: SQLTable(database(tmp_path), "readings", "id", c),
+    }  # fmt: skip
+    assert plain(again[made](["x"])[3]) == {"x": 1.5}
+    with pytest.raises((AttributeValueError, BadRowError, sqlite3.OperationalError), match="y"):
+        again[made](["y"])[0]
+
+
+def test_parquet_keeps_groups_while_there_is_room_and_reads_nulls_and_lists(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {
+        "f": pa.array([1.0, None, 3.0]), "v": [[1, 2], [3, 4], [5, 6]], "b": [True, False, True],
+        "h": pa.array(np.ones(3, np.float16)), "s": pa.array(["a", "b", "a"]).dictionary_encode(),
+        "t": pa.array(np.array(["2024-01-01"] * 3, "datetime64[s]")),
+    }  # fmt: skip
+    pq.write_table(pa.table(columns), tmp_path / "n.parquet")
+    row = Parquet(tmp_path / "n.parquet")[1]
+    assert (row["f"], row["v"].tolist(), row["b"], row["s"]) == (None, [3, 4], False, "b")
+    assert row["h"].dtype == np.float16 and row["t"].dtype.kind == "M"
+    batch = next(iter(DataLoader(Parquet(tmp_path / "n.parquet", ["v", "b", "h", "s"]), 2)))
+    assert batch["v"].tolist() == [[1, 2], [3, 4]] and batch["s"] == ["a", "b"]
+    with pytest.raises(DTypeError, match=r"'f' is an array.*\n.*NoneType in sample 1"):
+        next(iter(DataLoader(Parquet(tmp_path / "n.parquet", ["f"]), 2)))
+
+    pq.write_table(pa.table({"x": np.arange(1000)}), tmp_path / "l.parquet", row_group_size=100)
+    reads: list[int] = []
+    source = Parquet(tmp_path / "l.parquet", cache_bytes=250 * 8)
+    read = source._read
+    source._read = lambda k: (reads.append(k), read(k))[1]
+    batches = Pipeline(source).shuffle(100, seed=0).batch(50)
+    assert sorted(x for b in batches for x in b["x"].tolist()) == list(range(1000))
+    assert reads == list(range(10))  # each once, in order
+
+
+def test_csv_reads_quotes_breaks_delimiters_and_types(tmp_path: Path) -> None:
+    path = tmp_path / "q.csv"
+    path.write_text('a;b;c\n1;"two\nlines; ""quoted""";\n2;"";0.5\n', encoding="latin-1")
+    source = CSV(path, delimiter=";", encoding="latin-1")
+    assert source[0]["b"] == 'two\nlines; "quoted"' and np.isnan(source[0]["c"])
+    assert source[1] == {"a": 2, "b": "", "c": 0.5}
+    assert CSV(path, ["a"], types={"a": float}, delimiter=";")[0] == {"a": 1.0}
+    path.write_text("1,x\n2,y\n")
+    assert list(CSV(path, names=["k", "t"])) == [{"k": 1, "t": "x"}, {"k": 2, "t": "y"}]
+    path.write_text("a\n1_000\n2\n")
+    assert [row["a"] for row in CSV(path)] == ["1_000", "2"]
+    path.write_text("a,b\n")
+    assert len(CSV(path)) == 0 and list(CSV(path)) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "reason"),
+    [
+        ("1,2,3", None, "3 cells, 2 columns"), ("1", None, "1 cells, 2 columns"),
+        ("x,2", "a", "invalid literal"),
+        ("1,", "b", "invalid literal"), ('1,"2', None, "unexpected end"), ('1,"2"3', None, "expected after"),
+        ("1,\x00\xff", "b", "invalid literal"),
+    ],
+)  # fmt: skip
+def test_bad_rows_of_csv_are_raised_left_out_or_collected(
+    line: str, column: str | None, reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text("a,b\n1,2\n3,4\n" + line + "\n")
+    with pytest.raises(BadRowError, match=reason) as caught:
+        CSV(path, types={"a": int, "b": int})[2]
+    assert (caught.value.file, caught.value.row, caught.value.column) == (str(path), 2, column)
+    found = Pipeline(CSV(path, types={"a": int, "b": int}), on_error="collect")
+    assert [row["a"] for row in found] == [1, 3] and [bad.row for bad in found.bad_rows] == [2]
+
+
+def test_bad_lines_of_json_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(b'{"x": 1}\n{"x": \n\xff\n' + b"[" * 100_000 + b'\n5\n{"x": 6}')
+    found = Pipeline(JSONLines(path, ["x"]), on_error="collect")
+    assert [row["x"] for row in found] == [1, 6]
+    assert [(bad.row, bad.column) for bad in found.bad_rows] == [(1, None), (2, None), (3, None), (4, "x")]
+
+
+def test_sql_takes_any_dbapi_and_keeps_to_one_order(tmp_path: Path) -> None:
+    connect = database(tmp_path)
+    query = SQLQuery(connect, "SELECT x, id FROM readings WHERE id > ? ORDER BY id DESC", (19,))
+    assert list(query) == list(query) == [{"x": 11.0, "id": 22}, {"x": 10.5, "id": 21}, {"x": 10.0, "id": 20}]
+    assert [b["id"].tolist() for b in Pipeline(query).batch(2)] == [[22, 21], [20]]
+    table = SQLTable(connect, "main.readings", "id", ["name"], paramstyle="named")
+    assert table[4] == {"name": "name, 4"}
+    assert SQLTable(connect, "readings", "id", ["x"], paramstyle="numeric").__getitems__([3, 1]) == [
+        {"x": 1.5}, {"x": 0.5},
+    ]  # fmt: skip
+    with connect() as connection:
+        connection.execute("DELETE FROM readings WHERE id = 7")
+    with pytest.raises(BadRowError, match="readings: row 7, column 'id'"):
+        table[7]
+    assert len(list(Pipeline(table, on_error="skip"))) == COUNT - 1
+    with connect() as connection:
+        connection.execute("UPDATE readings SET x = 1 WHERE id < 3")
+    wrong: list[Callable[[], Any]] = [
+        lambda: SQLQuery(connect, "SELECT * FROM readings"),
+        lambda: SQLTable(connect, "readings; DROP", "id"),
+        lambda: SQLTable(connect, "readings", "id", ["x FROM readings; --"]),
+        lambda: SQLTable(connect, "readings", "x"),
+        lambda: SQLTable(connect, "readings", "id", paramstyle="?"),
+    ]  # fmt: skip
+    for call in wrong:
+        with pytest.raises(AttributeValueError):
+            call()
+
+
+def test_arrays_in_files_are_mapped(tmp_path: Path) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    np.save(tmp_path / "x.npy", x)
+    x.tofile(tmp_path / "x.bin")
+    for mapped in (
+        memory_map(tmp_path / "x.npy"),
+        memory_map(tmp_path / "x.bin", "float32", (4, 3)),
+        memory_map(tmp_path / "x.bin", "float32", (4, 3), offset=0),
+    ):
+        assert isinstance(mapped, np.memmap) and not mapped.flags.writeable
+        data = TensorDataset(mapped)
+        assert np.shares_memory(data.arrays[0], mapped)
+        assert next(iter(DataLoader(data, 2)))[0].tolist() == x[:2].tolist()
+    np.save(tmp_path / "o.npy", np.array([{}], object), allow_pickle=True)
+    (tmp_path / "t.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:-4])
+    (tmp_path / "n.npy").write_text("no array")
+    np.savez(tmp_path / "z.npz", x)
+    for bad in ("o.npy", "t.npy", "n.npy", "z.npz"):
+        with pytest.raises(FormatError, match=bad):
+            memory_map(tmp_path / bad)
+    with pytest.raises(FormatError, match=r"x\.bin"):
+        memory_map(tmp_path / "x.bin", "float32", (5, 3))
+    with pytest.raises(AttributeValueError, match="both"):
+        memory_map(tmp_path / "x.bin", "float32")
+
+
+def test_folders_of_images_are_classes(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for name, value in (("dog", 200), ("cat", 10)):
+        (tmp_path / name).mkdir()
+        for k in range(2):
+            image.fromarray(np.full((4, 6 + k, 3), value, np.uint8)).save(tmp_path / name / f"{k}.png")
+    (tmp_path / "cat" / "2.jpg").write_bytes(b"no image")
+    whole = (tmp_path / "dog" / "0.png").read_bytes()
+    (tmp_path / "cat" / "3.png").write_bytes(whole[:40])
+    (tmp_path / "cat" / "notes.txt").write_text("no image, and none by its name")
+    source = ImageFolder(tmp_path)
+    assert source.classes == ["cat", "dog"] and len(source) == 6
+    pixels, label = source[1]
+    assert pixels.shape == (3, 4, 7) and pixels.dtype == np.uint8 and pixels.max() == 10 and label == 0
+    with pytest.raises(BadRowError, match=r"2\.jpg: row 2 cannot be read"):
+        source[2]
+    grey = ImageFolder(tmp_path, size=(8, 8), mode="L")
+    found = Pipeline(grey, on_error="collect").batch(4).prefetch(workers=2)
+    ((images, labels),) = found
+    assert images.shape == (4, 1, 8, 8) and labels.tolist() == [0, 0, 1, 1]
+    assert [(Path(bad.file).name, bad.row) for bad in found.bad_rows] == [("2.jpg", 2), ("3.png", 3)]
+    with pytest.raises(FormatError, match="a folder of images for each class"):
+        ImageFolder(tmp_path / "cat")
+    with pytest.raises(MissingSourceError):
+        ImageFolder(tmp_path / "none")
+    with pytest.raises(AttributeValueError, match="mode is one of"):
+        ImageFolder(tmp_path, mode="CMYK")
+
+
+def test_a_data_set_of_hugging_faces_kind_is_read_by_batches() -> None:
+    class Hub:
+        """As `datasets.Dataset`: rows are mappings, a list of positions gives a list of them."""
+
+        asked = 0
+
+        def __len__(self) -> int:
+            return 7
+
+        def __getitem__(self, k: Any) -> Any:
+            return {"text": f"t{k}", "label": k % 2}
+
+        def __getitems__(self, keys: list[int]) -> list[Any]:
+            self.asked += 1
+            return [self[k] for k in keys]
+
+    hub = Hub()
+    assert [b["text"] for b in Pipeline(hub).shuffle(seed=0).batch(4)][1:] != [] and hub.asked == 2
+    assert [b["label"].tolist() for b in DataLoader(hub, 4)] == [[0, 1, 0, 1], [0, 1, 0]]
+
+
+MISSING: dict[str, Callable[[str], Any]] = {
+    "parquet": Parquet, "arrow": ArrowFile, "csv": CSV, "jsonl": JSONLines, "npy": memory_map,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MISSING)
+def test_a_file_that_is_not_there_or_something_else_is_named(kind: str, tmp_path: Path) -> None:
+    if kind in ("parquet", "arrow"):
+        pytest.importorskip("pyarrow")
+    with pytest.raises(FileNotFoundError, match=f"none.{kind} is not there") as caught:
+        MISSING[kind](str(tmp_path / f"none.{kind}"))
+    assert isinstance(caught.value, MissingSourceError)
+    (tmp_path / f"empty.{kind}").write_bytes(b"")
+    if kind == "jsonl":
+        assert len(JSONLines(tmp_path / "empty.jsonl")) == 0
+        return
+    with pytest.raises(FormatError, match=f"empty.{kind}"):
+        MISSING[kind](str(tmp_path / f"empty.{kind}"))
+
+
+@pytest.mark.parametrize(("module", "extra", "call"), [
+    ("pyarrow", "data", lambda: Parquet("a")), ("pyarrow", "data", lambda: ArrowFile("a")),
+    ("PIL.Image", "images", lambda: ImageFolder(".")),
+])  # fmt: skip
+def test_a_library_that_is_missing_is_named_with_its_extra(
+    module: str, extra: str, call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=rf"(?s)needs {module.split('.')[0]}.*stratal\[{extra}\]"):
+        call()
+
+
+@pytest.mark.parametrize("made", [parquet, arrow, arrow_stream])
+def test_damaged_files_are_refused_or_give_rows_and_never_something_else(made: Any, tmp_path: Path) -> None:
+    made(tmp_path)
+    name = {parquet: "b.parquet", arrow: "a.arrow", arrow_stream: "s.arrow"}[made]
+    kind = Parquet if made is parquet else ArrowFile
+    whole = (tmp_path / name).read_bytes()
+    rng = np.random.default_rng(0)
+    for k in range(60):
+        damaged = bytearray(whole[: rng.integers(1, len(whole))] if k % 3 == 0 else whole)
+        for at in rng.integers(0, len(damaged), 3):
+            damaged[at] = rng.integers(256)
+        path = tmp_path / f"damaged{k}"
+        path.write_bytes(damaged)
+        try:
+            rows = list(kind(path))
+        except st.StratalError:
+            continue
+        assert all(isinstance(row, dict) for row in rows)
+
+
+def test_other_objects_are_no_frames() -> None:
+    with pytest.raises(DTypeError, match="a frame with columns"):
+        Frame(io.StringIO())
+    with pytest.raises(AttributeValueError, match="at least one path"):
+        CSV([])
