@@ -407,24 +407,42 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
         call()
 
 
-@pytest.mark.parametrize("made", [parquet, arrow, arrow_stream])
+def mapped(folder: Path) -> None:
+    np.save(folder / "x.npy", np.arange(12.0).reshape(4, 3))
+
+
+@pytest.mark.parametrize("made", [parquet, arrow, arrow_stream, csv_file, json_lines, mapped])
 def test_damaged_files_are_refused_or_give_rows_and_never_something_else(made: Any, tmp_path: Path) -> None:
     made(tmp_path)
-    name = {parquet: "b.parquet", arrow: "a.arrow", arrow_stream: "s.arrow"}[made]
-    kind = Parquet if made is parquet else ArrowFile
+    name, kind = {
+        parquet: ("b.parquet", Parquet), arrow: ("a.arrow", ArrowFile), arrow_stream: ("s.arrow", ArrowFile),
+        csv_file: ("b.csv", CSV), json_lines: ("a.jsonl", JSONLines), mapped: ("x.npy", memory_map),
+    }[made]  # fmt: skip
     whole = (tmp_path / name).read_bytes()
     rng = np.random.default_rng(0)
-    for k in range(60):
+    for k in range(100):
         damaged = bytearray(whole[: rng.integers(1, len(whole))] if k % 3 == 0 else whole)
         for at in rng.integers(0, len(damaged), 3):
             damaged[at] = rng.integers(256)
         path = tmp_path / f"damaged{k}"
         path.write_bytes(damaged)
         try:
-            rows = list(kind(path))
+            rows = list(kind(path))  # type: ignore[operator]
         except st.StratalError:
             continue
-        assert all(isinstance(row, dict) for row in rows)
+        assert all(isinstance(row, dict | np.ndarray | int | float) for row in rows)
+
+
+def test_checksums_of_pages_are_verified_where_a_file_has_them(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "sums.parquet"
+    table = pa.table({"x": np.arange(1000, dtype=np.int64) << 40})
+    pq.write_table(table, path, write_page_checksum=True, compression="none", use_dictionary=False)
+    whole = bytearray(path.read_bytes())
+    whole[len(whole) // 2] ^= 1
+    path.write_bytes(whole)
+    with pytest.raises(FormatError, match=r"row group 0: .*sums\.parquet cannot be read"):
+        list(Parquet(path))
 
 
 def test_other_objects_are_no_frames() -> None:

@@ -29,9 +29,13 @@ class Parquet(ColumnGroups):
         names: list[str] = []
         for path in self.paths:
             with opening(path, "Parquet", arrow.ArrowException, OSError, ValueError):
-                file = parquet.ParquetFile(path, memory_map=True)
+                file = parquet.ParquetFile(path, memory_map=True, page_checksum_verification=True)
                 there = file.schema_arrow.names
                 rows = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
+            if min(rows, default=0) < 0 or sum(rows) != file.metadata.num_rows:
+                raise FormatError(
+                    f"Parquet: {path} cannot be read", got=f"{rows} rows, {file.metadata.num_rows} in all"
+                )
             _check_names(path, names, there, columns)
             names = names or checked_columns(path, columns, there)
             groups += [(file, path, k) for k in range(file.num_row_groups)]

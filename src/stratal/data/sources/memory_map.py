@@ -23,7 +23,7 @@ def memory_map(
     name = os.fspath(path)
     if (dtype is None) != (shape is None):
         raise AttributeValueError("memory_map: raw files need both, dtype and shape", got="one of them")
-    with opening(name, "memory_map", OSError, ValueError, EOFError, SyntaxError):
+    with opening(name, "memory_map", Exception):  # a damaged header raises what Python's tokenizer does
         if dtype is None:
             found = np.load(name, mmap_mode="r", allow_pickle=False)
         else:
