@@ -49,6 +49,8 @@ def default_convert(sample: Any) -> Any:
         return sample
     if isinstance(sample, np.ndarray | np.generic):
         return sample if sample.dtype.kind in "OSUT" else tensor(np.asarray(sample))
+    if hasattr(sample, "__array__"):
+        return tensor(np.asarray(sample))
     if isinstance(sample, Mapping):
         return _mapping(sample, {key: default_convert(value) for key, value in sample.items()})
     if isinstance(sample, str | bytes) or not isinstance(sample, Sequence):
@@ -64,13 +66,18 @@ def _collated(rows: Sequence[Any], names: Names, path: Path) -> Any:
         return _mappings(rows, names, path)
     if isinstance(first, Sequence):
         return _sequences(rows, names, path)
-    if isinstance(first, Tensor | np.ndarray | _NUMBER | np.generic):
+    if _is_array(first):
         return _stacked(rows, names, path)
     if first is None and all(row is None for row in rows):
         return None
     if first is not None and tree.opened(first) is not None:  # a registered class
         return _registered(rows, names, path)
     raise _unknown(first, names[0], path)
+
+
+def _is_array(value: Any) -> bool:
+    """Return whether a value is a number or an array, of another library's, too: PyTorch's tensors."""
+    return isinstance(value, Tensor | np.ndarray | _NUMBER | np.generic) or hasattr(value, "__array__")
 
 
 def _unknown(value: Any, name: int, path: Path) -> DTypeError:
@@ -174,7 +181,7 @@ def _stacked(rows: Sequence[Any], names: Names, path: Path) -> Tensor:
         return stacked
     arrays = []
     for row, name in zip(rows, names, strict=True):
-        if not isinstance(row, Tensor | np.ndarray | _NUMBER | np.generic):
+        if not _is_array(row):
             raise _unknown(row, name, path)
         arrays.append(array := np.asarray(row))
         if array.dtype.kind in "OSUT":

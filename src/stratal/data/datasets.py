@@ -39,6 +39,12 @@ class IterableDataset:
         return ChainDataset([self, other])
 
 
+def read_in_order(dataset: Any) -> bool:
+    """Return whether a data set is read by iteration: PyTorch's IterableDataset has a `__getitem__`, too."""
+    named = any(c.__name__ == "IterableDataset" for c in type(dataset).__mro__)
+    return named or not hasattr(dataset, "__getitem__")
+
+
 class ChainDataset(IterableDataset):
     """The elements of several iterables, one iterable after the other."""
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError
 from stratal.data.collate import collate_named, collated_columns, default_convert
-from stratal.data.datasets import Dataset, IterableDataset, Subset, TensorDataset, generator_of
+from stratal.data.datasets import Dataset, Subset, TensorDataset, generator_of, read_in_order
 from stratal.data.shuffle import part_of, permutation, starving
 from stratal.data.workers import WorkerPool, checked_options, in_order, in_order_read_by_workers
 from stratal.tensor.functions.random import Generator
@@ -90,7 +90,7 @@ class DataLoader:
     @property
     def _iterable(self) -> bool:
         """Whether the data set is read in order, not by position."""
-        return isinstance(self.dataset, IterableDataset) or not hasattr(self.dataset, "__getitem__")
+        return read_in_order(self.dataset)
 
     def _check_order(self) -> None:
         """Check what decides on the order. Raises: DTypeError, AttributeValueError."""

@@ -9,6 +9,7 @@ from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError
 from stratal.data import stages
 from stratal.data.bad_rows import BadRowError
 from stratal.data.collate import default_collate
+from stratal.data.datasets import read_in_order
 from stratal.data.lazy_records import Batch
 from stratal.data.shuffle import positive
 from stratal.data.stages import Padded, Stage
@@ -267,7 +268,7 @@ def _stream(source: Any) -> Stream:
     """Return what elements of a source come from. Raises: DTypeError."""
     if isinstance(source, Positions | Iterated | Repeated | Zipped | Mixed):
         return source
-    if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+    if not read_in_order(source) and hasattr(source, "__len__"):
         return Positions(source)
     if isinstance(source, Iterable):
         return Iterated(source)

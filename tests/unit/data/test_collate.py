@@ -97,3 +97,34 @@ def test_samples_that_differ_are_refused_by_sample_and_field(case: str, workers:
 def test_tensors_of_a_data_set_can_be_read() -> None:
     data = st.data.TensorDataset(np.arange(3), st.ones(3, 2))
     assert [t.shape for t in data.tensors] == [(3,), (3, 2)] and isinstance(data.tensors[0], st.Tensor)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("workers", [0, 2])
+def test_data_sets_and_loaders_of_pytorch_are_taken(workers: int) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Pairs(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, k: int) -> Any:
+            return {"x": torch.full((2,), k), "y": f"n{k}"}
+
+    class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc, name-defined]
+        def __iter__(self) -> Any:
+            return iter(Pairs()[k] for k in range(5))
+
+        def __len__(self) -> int:
+            return 5
+
+    for data in (Pairs(), Stream(), torch.utils.data.Subset(Pairs(), range(5))):
+        for batches in (DataLoader(data, 3, num_workers=workers), st.data.Pipeline(data).batch(3)):
+            found = list(batches)
+            assert [b["x"][:, 0].tolist() for b in found] == [[0, 1, 2], [3, 4]]
+            assert isinstance(found[0]["x"], st.Tensor) and found[1]["y"] == ["n3", "n4"]
+    theirs = torch.utils.data.DataLoader(Pairs(), batch_size=2)
+    rows = st.data.Pipeline(theirs).map(default_convert)
+    assert [row["x"].shape for row in rows] == [(2, 2), (2, 2), (1, 2)]
+    sampler = torch.utils.data.BatchSampler(torch.utils.data.SequentialSampler(Pairs()), 2, True)
+    assert len(list(DataLoader(Pairs(), batch_sampler=sampler, num_workers=workers))) == 2
