@@ -27,6 +27,7 @@ from stratal.data.shuffle import permutation as permutation
 from stratal.data.shuffle import stratified_split as stratified_split
 from stratal.data.sources import CSV as CSV
 from stratal.data.sources import ArrowFile as ArrowFile
+from stratal.data.sources import AudioFolder as AudioFolder
 from stratal.data.sources import Frame as Frame
 from stratal.data.sources import ImageFolder as ImageFolder
 from stratal.data.sources import JSONLines as JSONLines
@@ -34,6 +35,7 @@ from stratal.data.sources import MissingSourceError as MissingSourceError
 from stratal.data.sources import Parquet as Parquet
 from stratal.data.sources import SQLQuery as SQLQuery
 from stratal.data.sources import SQLTable as SQLTable
+from stratal.data.sources import TextLines as TextLines
 from stratal.data.sources import memory_map as memory_map
 from stratal.data.workers import LoaderTimeoutError as LoaderTimeoutError
 from stratal.data.workers import WorkerInfo as WorkerInfo

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError
@@ -12,6 +14,7 @@ from stratal.data.collate import default_collate
 from stratal.data.datasets import read_in_order
 from stratal.data.lazy_records import Batch
 from stratal.data.shuffle import positive
+from stratal.data.stage_times import LOOP, WAITED, StageTimes, Timed, TimedRows, name_of
 from stratal.data.stages import Padded, Stage
 from stratal.data.streams import (
     Element,
@@ -39,14 +42,16 @@ class Pipeline:
     iteration, or are left out: `on_error="skip"`, or "collect", which notes them in `bad_rows`.
     `shard` is (rank, number of ranks): a rank gets its part of each batch, or, of elements that are in no
     batch, one in as many as there are ranks.
+    `timed=True` notes in `times` where time goes; `print(pipeline.times)` shows a table of stages.
     `state_dict` is a few numbers, those of the element that comes next, the same on all ranks; a pipeline of
     the same steps goes on from there, with any number of workers and ranks.
     """
 
-    def __init__(self, source: Any, *, on_error: str = "raise") -> None:
+    def __init__(self, source: Any, *, on_error: str = "raise", timed: bool = False) -> None:
         if on_error not in ON_ERROR:
             raise AttributeValueError(f"Pipeline: on_error is one of {ON_ERROR}", got=repr(on_error))
-        self._source = _stream(source)
+        self.times = StageTimes() if timed else None
+        self._source = _stream(source, self.times)
         self._stages: tuple[tuple[Stage, Size | None], ...] = ()
         self._positional = isinstance(self._source, Positions)  # elements are those of positions, one by one
         self._batched = False
@@ -66,11 +71,13 @@ class Pipeline:
 
         `rng` is a NumPy generator that depends on seed, epoch and position alone.
         """
-        return self._then(stages.mapped(function, seed), _same, positional=self._positional)
+        timed = self._timed(f"map {name_of(function)}", function)
+        return self._then(stages.mapped(timed, seed), _same, positional=self._positional)
 
     def filter(self, predicate: Callable[[Any], Any]) -> Pipeline:
         """Leave out the elements for which a predicate does not hold. Each rank asks it of all elements."""
-        return self._then(stages.filtered(predicate), None)
+        timed = self._timed(f"filter {name_of(predicate)}", predicate)
+        return self._then(stages.filtered(timed), None)
 
     def shuffle(self, window: int | None = None, *, seed: int = 0) -> Pipeline:
         """Change the order: of all elements, or within windows of elements that follow each other.
@@ -98,7 +105,8 @@ class Pipeline:
         `pad` is the value that arrays are padded with to the longest of the batch, or {field: value}.
         """
         positive("batch", size, "a size")
-        stage = stages.batched(size, drop_last, collate if pad is None else Padded(pad, None, collate))
+        made = self._timed("batch", collate if pad is None else Padded(pad, None, collate))
+        stage = stages.batched(size, drop_last, made)
         return self._then(stage, lambda n: n // size + bool(n % size and not drop_last), batched=True)
 
     def bucket(
@@ -108,7 +116,7 @@ class Pipeline:
         """Make batches of elements with like keys, such as lengths: of windows that are sorted by key."""
         if positive("bucket", window, "a window") < positive("bucket", size, "a size"):
             raise AttributeValueError("bucket: a window holds at least a batch", got=f"{window} < {size}")
-        padded = collate if pad is None else Padded(pad, None, collate)
+        padded = self._timed("bucket", collate if pad is None else Padded(pad, None, collate))
         stage = stages.bucketed(size, key, window, drop_last, padded)
         return self._then(stage, None, batched=True)
 
@@ -170,8 +178,12 @@ class Pipeline:
         """Return a pipeline of a stream, with what holds for all steps."""
         made = Pipeline(source)
         made._batched, made._workers, made.shard = batched, self._workers, self.shard
-        made.bad_rows = self.bad_rows
+        made.bad_rows, made.times = self.bad_rows, self.times
         return made
+
+    def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function whose calls are noted, where those of the pipeline are."""
+        return function if self.times is None else Timed(self.times, self.times.stage(name), function)
 
     def __len__(self) -> int:
         count = _Steps(self).count()
@@ -188,7 +200,8 @@ class Pipeline:
             pool = WorkerPool(options, 0, self)
         run = Run(epoch, pool, options.num_workers * options.prefetch_factor)
         try:
-            for following, values in stages.computed(_value, self._steps(run), run):
+            steps = stages.computed(_value, self._steps(run), run)
+            for following, values in steps if self.times is None else _waits(steps, self.times):
                 if self.epoch == epoch:
                     self._next = following
                 yield from values
@@ -264,14 +277,31 @@ def _forget(error: BadRowError) -> None:
     """Do not note an error."""
 
 
-def _stream(source: Any) -> Stream:
+def _waits(steps: Iterator[Any], times: StageTimes) -> Iterator[Any]:
+    """Yield steps; note how long they were waited for, and how long the loop took with each."""
+    while True:
+        start = time.perf_counter()
+        step = next(steps, None)
+        ready = time.perf_counter()
+        times.note(WAITED, ready - start)
+        if step is None:
+            return
+        yield step
+        times.note(LOOP, time.perf_counter() - ready)
+
+
+def _stream(source: Any, times: StageTimes | None = None) -> Stream:
     """Return what elements of a source come from. Raises: DTypeError."""
     if isinstance(source, Positions | Iterated | Repeated | Zipped | Mixed):
         return source
     if not read_in_order(source) and hasattr(source, "__len__"):
-        return Positions(source)
+        if times is None:
+            return Positions(source)
+        return Positions(TimedRows(times, times.stage(f"read {name_of(source)}"), source))
     if isinstance(source, Iterable):
-        return Iterated(source)
+        if times is None:
+            return Iterated(source)
+        return Iterated(source, partial(times.reading, times.stage(f"read {name_of(source)}")))
     raise DTypeError(
         "Pipeline: takes a data set with __len__ and __getitem__, or an iterable",
         got=f"a {type(source).__name__}",

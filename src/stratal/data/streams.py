@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import accumulate, islice
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -106,8 +106,10 @@ class Positions:
 class Iterated:
     """The elements of an iterable; a position is found by reading up to it."""
 
-    def __init__(self, iterable: Iterable[Any]) -> None:
-        self.iterable = iterable
+    def __init__(
+        self, iterable: Iterable[Any], reading: Callable[[Iterator[Any]], Iterator[Any]] = iter
+    ) -> None:
+        self.iterable, self._reading = iterable, reading
         self._begun = False
 
     def open(self, run: Run, mark: Mark) -> Iterator[Element]:
@@ -118,7 +120,7 @@ class Iterated:
                 hint="give an object whose __iter__ begins anew",
             )  # fmt: skip
         self._begun = True
-        for position, row in enumerate(islice(rows, mark or 0, None), mark or 0):
+        for position, row in enumerate(islice(self._reading(rows), mark or 0, None), mark or 0):
             yield position, Record((row,), 0)
 
     def count(self) -> int | None:

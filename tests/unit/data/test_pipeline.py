@@ -121,6 +121,35 @@ def test_bad_rows_are_raised_left_out_or_collected() -> None:
         Pipeline(Rows(), on_error="ignore")
 
 
+def test_a_table_of_stages_says_where_time_goes() -> None:
+    class Rows(list[int]):
+        def __getitems__(self, positions: list[int]) -> list[int]:
+            return [self[k] for k in positions]
+
+    def double(x: int) -> int:
+        return 2 * x
+
+    for workers in (1, 3):
+        p = Pipeline(Rows(range(30)), timed=True).map(double).filter(_odd).batch(4).prefetch(workers=workers)
+        plain = Pipeline(range(0, 60, 2)).filter(_odd).batch(4)
+        assert [b.tolist() for b in p] == [b.tolist() for b in plain]
+        assert p.times is not None
+        calls = {name: count for name, (count, _) in p.times.stages.items()}
+        assert calls == {
+            "1 read Rows": 30, "2 map double": 30, "3 filter _odd": 30, "4 batch": 5,
+            "waited for data": 6, "in the loop": 5,
+        }  # fmt: skip
+        assert [line.split("  ")[0] for line in str(p.times).splitlines()] == ["stage", *calls]
+    unread = Pipeline(Rows(range(3)), timed=True).batch(2)
+    assert str(unread.times).splitlines()[1].split() == ["1", "read", "Rows", "0", "0.000", "-"]
+    list(unread)
+    assert unread.times is not None and unread.times.stages["1 read Rows"][0] == 3
+    stream = Pipeline({"a": 1}.keys(), timed=True)
+    list(stream)
+    assert stream.times is not None and stream.times.stages["1 read dict_keys"][0] == 1
+    assert Pipeline(Rows()).times is None
+
+
 WRONG: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
     "no data": (lambda: Pipeline(5), DTypeError),
     "a whole shuffle of a stream": (lambda: Pipeline(iter("ab")).shuffle(), CallOrderError),

@@ -18,6 +18,7 @@ from stratal.base.errors import AttributeValueError, DTypeError, FormatError, Mi
 from stratal.data import (
     CSV,
     ArrowFile,
+    AudioFolder,
     BadRowError,
     DataLoader,
     Frame,
@@ -29,6 +30,7 @@ from stratal.data import (
     SQLQuery,
     SQLTable,
     TensorDataset,
+    TextLines,
     default_collate,
     memory_map,
 )
@@ -346,12 +348,40 @@ def test_folders_of_images_are_classes(tmp_path: Path) -> None:
     ((images, labels),) = found
     assert images.shape == (4, 1, 8, 8) and labels.tolist() == [0, 0, 1, 1]
     assert [(Path(bad.file).name, bad.row) for bad in found.bad_rows] == [("2.jpg", 2), ("3.png", 3)]
-    with pytest.raises(FormatError, match="a folder of images for each class"):
+    with pytest.raises(FormatError, match="a folder of files for each class"):
         ImageFolder(tmp_path / "cat")
     with pytest.raises(MissingSourceError):
         ImageFolder(tmp_path / "none")
     with pytest.raises(AttributeValueError, match="mode is one of"):
         ImageFolder(tmp_path, mode="CMYK")
+
+
+def test_folders_of_recordings_are_classes(tmp_path: Path) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    wave = np.linspace(-0.5, 0.5, 400, dtype=np.float32).reshape(200, 2)
+    for name in ("no", "yes"):
+        (tmp_path / name).mkdir()
+        soundfile.write(tmp_path / name / "0.wav", wave, 8000, subtype="FLOAT")
+    soundfile.write(tmp_path / "yes" / "1.wav", wave, 16000)
+    (tmp_path / "yes" / "2.wav").write_bytes(b"RIFF")
+    source = AudioFolder(tmp_path)
+    samples, label = source[1]
+    assert (source.rate, source.classes, label) == (8000, ["no", "yes"], 1)
+    assert samples.tolist() == wave.T.tolist()
+    found = Pipeline(AudioFolder(tmp_path, frames=50), on_error="collect").batch(2)
+    ((batch, labels),) = found
+    assert batch.shape == (2, 2, 50) and labels.tolist() == [0, 1]
+    assert found.bad_rows[0].reason == "16000 Hz, not 8000"
+    assert [bad.row for bad in found.bad_rows] == [2, 3]
+
+
+def test_text_is_read_by_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("one\r\n\ntwo \u00e9\n".encode() + b"\xff\nlast")
+    source = TextLines(tmp_path / "a.txt")
+    assert [source[k] for k in (0, 1, 3)] == ["one", "two \u00e9", "last"] and len(source) == 4
+    with pytest.raises(BadRowError, match="row 2 cannot be read"):
+        source[2]
+    assert list(Pipeline(source, on_error="skip").batch(3)) == [["one", "two \u00e9", "last"]]
 
 
 def test_a_data_set_of_hugging_faces_kind_is_read_by_batches() -> None:
@@ -397,7 +427,7 @@ def test_a_file_that_is_not_there_or_something_else_is_named(kind: str, tmp_path
 
 @pytest.mark.parametrize(("module", "extra", "call"), [
     ("pyarrow", "data", lambda: Parquet("a")), ("pyarrow", "data", lambda: ArrowFile("a")),
-    ("PIL.Image", "images", lambda: ImageFolder(".")),
+    ("PIL.Image", "images", lambda: ImageFolder(".")), ("soundfile", "audio", lambda: AudioFolder(".")),
 ])  # fmt: skip
 def test_a_library_that_is_missing_is_named_with_its_extra(
     module: str, extra: str, call: Any, monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,7 @@
 
 from stratal.data.sources.arrow_files import ArrowFile as ArrowFile
 from stratal.data.sources.arrow_files import Parquet as Parquet
+from stratal.data.sources.audio import AudioFolder as AudioFolder
 from stratal.data.sources.csv_files import CSV as CSV
 from stratal.data.sources.frames import Frame as Frame
 from stratal.data.sources.images import ImageFolder as ImageFolder
@@ -15,3 +16,4 @@ from stratal.data.sources.memory_map import memory_map as memory_map
 from stratal.data.sources.opening import MissingSourceError as MissingSourceError
 from stratal.data.sources.sql import SQLQuery as SQLQuery
 from stratal.data.sources.sql import SQLTable as SQLTable
+from stratal.data.sources.text_lines import TextLines as TextLines

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from stratal.base.errors import AttributeValueError, FormatError
+from stratal.base.errors import AttributeValueError
 from stratal.data.bad_rows import BadRowError
-from stratal.data.sources.opening import MissingSourceError, required
+from stratal.data.sources.class_folders import class_folders
+from stratal.data.sources.opening import required
 
 Array = np.ndarray[Any, Any]
 EXTENSIONS: Final = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -34,23 +34,8 @@ class ImageFolder:
         self._pillow = required("PIL.Image", "images")
         if mode not in MODES:
             raise AttributeValueError(f"ImageFolder: mode is one of {', '.join(MODES)}", got=repr(mode))
-        folder = Path(root)
-        if not folder.is_dir():
-            raise MissingSourceError(f"ImageFolder: {folder} is a folder", got="no such folder")
-        self.classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+        self.classes, self.samples = class_folders("ImageFolder", root, extensions)
         self.size, self.mode = size, mode
-        self.samples: list[tuple[str, int]] = [
-            (str(path), label)
-            for label, name in enumerate(self.classes)
-            for path in sorted((folder / name).rglob("*"))
-            if path.suffix.lower() in extensions and path.is_file()
-        ]
-        if not self.samples:
-            raise FormatError(
-                f"ImageFolder: {folder} has a folder of images for each class",
-                got=f"{len(self.classes)} folders without images of {', '.join(extensions)}",
-                hint="root/cat/1.png, root/dog/1.png",
-            )
 
     def __len__(self) -> int:
         return len(self.samples)
