@@ -177,6 +177,8 @@ def _stacked(rows: Sequence[Any], names: Names, path: Path) -> Tensor:
     if isinstance(first, _NUMBER) and not isinstance(first, np.generic):
         if all(isinstance(row, _NUMBER) for row in rows):
             return tensor(list(rows))
+    elif isinstance(first, np.generic) and all(type(row) is type(first) for row in rows):
+        return tensor(np.array(rows, first.dtype))
     elif isinstance(first, Tensor) and (stacked := stack(rows)) is not None:
         return stacked
     arrays = []

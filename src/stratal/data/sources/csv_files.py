@@ -11,7 +11,7 @@ from typing import Any, Final
 from stratal.base.errors import FormatError
 from stratal.data.bad_rows import BadRowError
 from stratal.data.sources.lines import Rows, TextRecords
-from stratal.data.sources.opening import Paths, checked_columns
+from stratal.data.sources.opening import Paths, checked_columns, checked_encoding
 
 Type = Callable[[str], Any]
 _LOOKED_AT: Final = 1000  # rows that types are found in
@@ -31,7 +31,7 @@ class CSV(Rows):
         self, paths: Paths, columns: Sequence[str] | None = None, *, names: Sequence[str] | None = None,
         types: Mapping[str, Type] | None = None, delimiter: str = ",", encoding: str = "utf-8",
     ) -> None:  # fmt: skip
-        self._delimiter, self._encoding = delimiter, encoding
+        self._delimiter, self._encoding = delimiter, checked_encoding("CSV", encoding)
         self.records = TextRecords("CSV", paths, quotes=True, skip=0 if names is not None else 1)
         self._names = list(names) if names is not None else self._header()
         self.columns = checked_columns(self.records.paths[0], columns, self._names)
@@ -61,9 +61,9 @@ class CSV(Rows):
         """Return int, float or str for columns, by their first rows; rows that are bad do not count."""
         left = dict.fromkeys(columns, 0)
         kinds: list[Type] = [_whole, _number, str]
-        for k in range(min(_LOOKED_AT, len(self.records)) if columns else 0):
+        for record in self.records.at(range(min(_LOOKED_AT, len(self.records)) if columns else 0)):
             try:
-                cells = self._row_cells(*self.records.at(k))
+                cells = self._row_cells(*record)
             except BadRowError:
                 continue
             for name in columns:
@@ -86,6 +86,34 @@ class CSV(Rows):
         if len(cells) != len(self._names):
             raise BadRowError(path, number, None, f"{len(cells)} cells, {len(self._names)} columns")
         return dict(zip(self._names, cells, strict=True))
+
+    def columns_at(self, positions: Sequence[int]) -> dict[str, list[Any]]:
+        """Return the columns of some rows, parsed at once where that is safe. Raises: BadRowError."""
+        records = self.records.at(positions)
+        table = self._table([data for _, _, data in records])
+        if table is not None:
+            columns = dict(zip(self._names, zip(*table, strict=True), strict=True))
+            try:
+                return {name: list(map(self.types[name], columns[name])) for name in self.columns}
+            except (ValueError, TypeError):
+                pass  # the row says which cell
+        rows = [self.row(*record) for record in records]
+        return {name: [row[name] for row in rows] for name in self.columns}
+
+    def _table(self, records: Sequence[bytes]) -> list[list[str]] | None:
+        """Return the cells of records; None where they must be parsed one by one.
+
+        Records without line breaks can only be joined by a stray quote, which shows in their number.
+        """
+        text = b"\n".join(records)
+        if text.count(b"\n") != len(records) - 1 or b"\r" in text:
+            return None
+        try:
+            lines = io.StringIO(text.decode(self._encoding), newline="")
+            table = list(csv.reader(lines, delimiter=self._delimiter, strict=True))
+        except (csv.Error, UnicodeDecodeError):
+            return None
+        return table if len(table) == len(records) and set(map(len, table)) == {len(self._names)} else None
 
     def row(self, path: str, number: int, record: bytes) -> dict[str, Any]:
         """Return the row of a record. Raises: BadRowError."""

@@ -41,16 +41,21 @@ class TextRecords:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def at(self, position: int) -> tuple[str, int, bytes]:
-        """Return the path, the row in it and the bytes of a record. Raises: IndexOutOfRangeError."""
-        count = len(self)
-        if not -count <= position < count:
-            raise IndexOutOfRangeError(f"a row of {count}", got=str(position))
-        position %= count
-        file = int(np.searchsorted(self._ends, position, side="right"))
-        row = position - (int(self._ends[file - 1]) if file else 0)
-        start, stop = self._spans[file][row].tolist()
-        return self.paths[file], row, bytes(self._maps[file][start:stop])
+    def at(self, positions: Sequence[int] | Array) -> list[tuple[str, int, bytes]]:
+        """Return the path, the row in it and the bytes of some records. Raises: IndexOutOfRangeError."""
+        asked, count = np.asarray(positions, np.int64), len(self)
+        if len(asked) and not (-count <= asked.min() and asked.max() < count):
+            raise IndexOutOfRangeError(f"a row of {count}", got=f"{asked.min()} to {asked.max()}")
+        asked = np.where(asked < 0, asked + count, asked)
+        files = np.searchsorted(self._ends, asked, side="right")
+        rows = asked - np.array([0, *self._ends.tolist()])[files]
+        spans = np.zeros((len(asked), 2), np.int64)
+        for file in np.unique(files).tolist():
+            spans[files == file] = self._spans[file][rows[files == file]]
+        return [
+            (self.paths[file], row, self._maps[file][start:stop])
+            for file, row, (start, stop) in zip(files.tolist(), rows.tolist(), spans.tolist(), strict=True)
+        ]
 
 
 class Rows:
@@ -66,11 +71,11 @@ class Rows:
         return len(self.records)
 
     def __getitem__(self, index: int) -> Any:
-        return self.row(*self.records.at(int(index)))
+        return self.row(*self.records.at([int(index)])[0])
 
     def __getitems__(self, positions: Sequence[int]) -> list[Any]:
         """Return several rows."""
-        return [self[k] for k in positions]
+        return [self.row(*record) for record in self.records.at(positions)]
 
     def __iter__(self) -> Iterator[Any]:
         return (self[k] for k in range(len(self)))

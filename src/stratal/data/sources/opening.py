@@ -57,3 +57,17 @@ def checked_columns(what: str, wanted: Sequence[str] | None, there: Sequence[str
         raise AttributeValueError(f"{what}: has no column {unknown[0]!r}", got=", ".join(there) or "none",
                                   hint="columns=[...] takes those there are")  # fmt: skip
     return list(wanted)
+
+
+def checked_encoding(what: str, encoding: str) -> str:
+    """Return an encoding in which line breaks and quotes are ASCII's. Raises: AttributeValueError."""
+    try:
+        as_in_ascii = "\n,\"".encode(encoding) == b'\n,"'
+    except LookupError:
+        as_in_ascii = False
+    if not as_in_ascii:
+        raise AttributeValueError(
+            f"{what}: takes encodings in which line breaks are ASCII's", got=repr(encoding),
+            hint="utf-8, latin-1, cp1252",
+        )  # fmt: skip
+    return encoding

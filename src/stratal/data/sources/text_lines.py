@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stratal.data.bad_rows import BadRowError
 from stratal.data.sources.lines import Rows, TextRecords
-from stratal.data.sources.opening import Paths
+from stratal.data.sources.opening import Paths, checked_encoding
 
 
 class TextLines(Rows):
@@ -14,8 +14,8 @@ class TextLines(Rows):
     """
 
     def __init__(self, paths: Paths, *, encoding: str = "utf-8") -> None:
+        self.encoding = checked_encoding("TextLines", encoding)
         self.records = TextRecords("TextLines", paths)
-        self.encoding = encoding
 
     def row(self, path: str, number: int, record: bytes) -> str:
         """Return a line. Raises: BadRowError."""
