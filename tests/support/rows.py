@@ -57,7 +57,7 @@ ROWS = {
     "F10": "collectives start between the kernels of backward; less is waited than sent",
     "F12": "all-to-all, ring and trees give one sum; the choice is by size",
     "F19": "two gathers and a scatter move 1.5 times what an all-reduce does, counted",
-    "F21": "a killed rank is left out, or all start again from a snapshot; losses keep their bits",
+    "F21": "a killed rank is left out, or all start again; Parquet, CSV and SQL are read by one pipeline",
     "F22": "inside of a Spark job a partitioned frame feeds ranks: no row is lost or repeated",
     "G1": "tensors, recycled buffers, generators and channels pass through one queue",
     "G2": "graphs of immutable values are a special case of the scheduler",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -15,24 +15,25 @@ from stratal.tensor.functions.random import Generator, default_generator
 from stratal.tensor.tensor import Tensor, tensor
 
 Array = np.ndarray[Any, Any]
+T_co = TypeVar("T_co", covariant=True)
 _SPLIT: Final = -1  # the stream of splits: the epochs of a loader with the same seed have those from 0 on
 
 
-class Dataset(Protocol):
+class Dataset(Protocol[T_co]):
     """Anything with a length whose elements are trees of numbers, arrays and text."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int, /) -> Any: ...
+    def __getitem__(self, index: int, /) -> T_co: ...
 
 
-class IterableDataset:
+class IterableDataset(Generic[T_co]):
     """A data set that is read in order and need not know its length; subclasses define `__iter__`.
 
     Each `iter()` begins anew, for another epoch. A `DataLoader` takes any such iterable, subclass or not.
     """
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T_co]:
         raise not_given(self, "__iter__", "def __iter__(self): yield each element, from the first")
 
     def __add__(self, other: Iterable[Any]) -> ChainDataset:
@@ -45,7 +46,7 @@ def read_in_order(dataset: Any) -> bool:
     return named or not hasattr(dataset, "__getitem__")
 
 
-class ChainDataset(IterableDataset):
+class ChainDataset(IterableDataset[Any]):
     """The elements of several iterables, one iterable after the other."""
 
     def __init__(self, datasets: Iterable[Iterable[Any]]) -> None:
@@ -93,7 +94,7 @@ class TensorDataset:
 class Subset:
     """Some elements of a data set, by position."""
 
-    def __init__(self, dataset: Dataset, positions: Sequence[int] | Array) -> None:
+    def __init__(self, dataset: Dataset[Any], positions: Sequence[int] | Array) -> None:
         self.dataset = dataset
         self.positions = np.asarray(positions)
 
@@ -112,7 +113,7 @@ class Subset:
 class ConcatDataset:
     """The elements of several data sets, one set after the other."""
 
-    def __init__(self, datasets: Iterable[Dataset]) -> None:
+    def __init__(self, datasets: Iterable[Dataset[Any]]) -> None:
         self.datasets = list(datasets)
         self.ends = np.cumsum([len(d) for d in self.datasets], dtype=np.int64)
         if not self.datasets:
@@ -130,8 +131,9 @@ class ConcatDataset:
 
 
 def random_split(
-    dataset: Dataset, lengths: Sequence[float], generator: Generator | None = None, *, seed: int | None = None
-) -> list[Subset]:
+    dataset: Dataset[Any], lengths: Sequence[float], generator: Generator | None = None, *,
+    seed: int | None = None,
+) -> list[Subset]:  # fmt: skip
     """Return subsets that share no element, drawn at random: by numbers of elements, or by shares of 1.
 
     What shares leave over when they are rounded down goes to the first subsets, one element each. The draw is

@@ -50,7 +50,7 @@ class DataLoader:
     """
 
     def __init__(
-        self, dataset: Dataset | Iterable[Any], batch_size: int | None = 1, shuffle: bool | None = False,
+        self, dataset: Dataset[Any] | Iterable[Any], batch_size: int | None = 1, shuffle: bool | None = False,
         sampler: Iterable[int] | None = None, batch_sampler: Iterable[Sequence[int]] | None = None,
         num_workers: int = 0, collate_fn: Callable[[Any], Any] | None = None, pin_memory: bool = False,
         drop_last: bool = False, timeout: float = 0, worker_init_fn: Callable[[int], Any] | None = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import threading
 import time
 import traceback
@@ -19,6 +20,7 @@ from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError
 from stratal.data import (
     ChainDataset,
     DataLoader,
+    Dataset,
     IterableDataset,
     LoaderTimeoutError,
     TensorDataset,
@@ -39,7 +41,7 @@ class Uneven:
         return np.float32(index), threading.current_thread().name
 
 
-class Stream(IterableDataset):
+class Stream(IterableDataset[int]):
     """Numbers below a count; a worker that is told of itself would read its share alone."""
 
     def __init__(self, count: int) -> None:
@@ -280,3 +282,19 @@ def test_a_data_set_that_gives_many_elements_at_once_is_asked_once_a_batch() -> 
             return [10 * p for p in positions]
 
     assert values(DataLoader(Many(), 2)) == [[0, 10], [20, 30]] and asked == [[0, 1], [2, 3]]
+
+
+def test_data_sets_may_say_what_their_elements_are() -> None:
+    class Typed(Dataset[int]):
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int, /) -> int:
+            return index
+
+    class Endless(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return itertools.count()
+
+    assert values(DataLoader(Typed(), 3)) == [[0, 1, 2]]
+    assert next(iter(DataLoader(Endless(), 2, num_workers=2))).tolist() == [0, 1]
