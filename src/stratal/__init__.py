@@ -15,7 +15,7 @@ __array_api_version__ = "2024.12"
 _MODULES = (
     "amp", "autodiff", "compat", "cuda", "data", "deferred", "distributed", "distributions", "engine",
     "fft", "formats", "func", "inspect", "linalg", "metrics", "models", "nn", "optim", "random",
-    "special", "te",
+    "special", "te", "train",
 )  # fmt: skip
 _PLACES = {"cuda": "stratal.tensor.api.cuda", "random": "stratal.tensor.functions.random"}
 _NAMES: dict[str, str] = {

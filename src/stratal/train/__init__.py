@@ -1,0 +1,11 @@
+"""Training: `Trainer` with fit, evaluate and predict, callbacks, and checkpoints that resume bit by bit."""
+
+from stratal.train.callbacks import EMA as EMA
+from stratal.train.callbacks import CSVLog as CSVLog
+from stratal.train.callbacks import EarlyStopping as EarlyStopping
+from stratal.train.callbacks import Schedule as Schedule
+from stratal.train.finite import NonFiniteError as NonFiniteError
+from stratal.train.history import History as History
+from stratal.train.steps import StepOptions as StepOptions
+from stratal.train.steps import TrainingStep as TrainingStep
+from stratal.train.trainer import Trainer as Trainer

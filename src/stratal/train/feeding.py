@@ -1,0 +1,150 @@
+"""Batches of whatever a trainer is given: a pair of arrays, a data set, a loader, any iterable of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+
+from stratal.base import tree
+from stratal.base.dtypes import float32, float64
+from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
+from stratal.data.loader import DataLoader, Dataset, TensorDataset
+from stratal.tensor.tensor import Tensor, tensor
+
+DEFAULT_BATCH: Final = 32
+
+
+class Batches:
+    """One pass of `data` after the other, as tuples of trees of tensors, from a position on.
+
+    Arrays, and data sets without an order of their own, are batched by a DataLoader. NumPy arrays in float64
+    become `dtype`, that of the net's weights; tensors stay as they are.
+    Raises: AttributeValueError, DTypeError for what is no data.
+    """
+
+    def __init__(
+        self, name: str, data: Any, batch_size: int | None, shuffle: bool, dtype: Any = float32
+    ) -> None:
+        self.name, self.dtype = name, dtype
+        self.source: Iterable[Any] = _source(name, data, batch_size, shuffle, self._as_tensor)
+        self.begun = 0  # batches of a pass that are to be left out, or are out
+        self._once = hasattr(self.source, "__next__")  # an iterator, which has one pass
+        self._passes = 0
+
+    def count(self) -> int | None:
+        """Return how many batches a pass has, None where that is not known."""
+        try:
+            return len(self.source)  # type: ignore[arg-type]
+        except TypeError:
+            return None
+
+    def one_pass(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the batches of one pass. Raises: AttributeValueError for an iterator that was used up."""
+        if self._once and self._passes:
+            raise AttributeValueError(
+                f"{self.name}: an iterator gives its batches once", got=f"pass {self._passes + 1}",
+                hint="give a list, a DataLoader, or an object whose __iter__ begins anew",
+            )  # fmt: skip
+        self._passes += 1
+        keeps_position = hasattr(self.source, "load_state_dict")
+        batches = self.source if keeps_position else islice(self.source, self.begun, None)
+        for batch in batches:
+            self.begun += 1
+            yield self._as_tensors(batch)
+        self.begun = 0
+
+    def _as_tensors(self, batch: Any) -> tuple[Any, ...]:
+        parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+        return tuple(p if isinstance(p, Tensor) else tree.map(self._as_tensor, p) for p in parts)
+
+    def _as_tensor(self, leaf: Any) -> Any:
+        if isinstance(leaf, (Tensor, str, bytes)) or leaf is None:
+            return leaf
+        array = np.asarray(leaf)
+        if array.dtype == np.float64 and self.dtype is not float64:
+            return tensor(array, dtype=self.dtype)
+        return tensor(array)
+
+    # -- where a pass stands ---------------------------------------------------------------------------------
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the pass stands: the loader's own state where it has one, else how many are out."""
+        state = {"batch": self.begun}
+        own = getattr(self.source, "state_dict", None)
+        generator = getattr(self.source, "generator", None)
+        return {
+            **state, "loader": own() if own is not None else None,
+            "generator": None if generator is None else generator.get_state(),
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go where another pass of the same data stood."""
+        self.begun = int(state["batch"])
+        if state["loader"] is not None and hasattr(self.source, "load_state_dict"):
+            self.source.load_state_dict(state["loader"])
+        if state["generator"] is not None and getattr(self.source, "generator", None) is not None:
+            self.source.generator.set_state(state["generator"])  # type: ignore[attr-defined]
+
+
+def is_rows(data: Any) -> bool:
+    """Return whether data are single samples, which are still to be batched: arrays, or a data set."""
+    arrays = data if isinstance(data, tuple) and len(data) == 2 else (data,)
+    if all(hasattr(part, "__array__") for part in arrays):
+        return True
+    return hasattr(data, "__getitem__") and hasattr(data, "__len__") and not hasattr(data, "__iter__")
+
+
+def _source(
+    name: str, data: Any, batch_size: int | None, shuffle: bool, as_tensor: Callable[[Any], Any]
+) -> Iterable[Any]:
+    if is_rows(data):
+        size = DEFAULT_BATCH if batch_size is None else batch_size
+        return DataLoader(_data_set(name, data, as_tensor), size, shuffle)
+    if not hasattr(data, "__iter__") or isinstance(data, (str, bytes, Mapping)):
+        raise DTypeError(
+            f"{name}: takes a pair of arrays, a data set, or an iterable of batches",
+            got=type(data).__name__, hint=f"{name}((x, y)), or {name}(st.data.DataLoader(..))",
+        )  # fmt: skip
+    if batch_size is not None:
+        raise AttributeValueError(
+            f"{name}: batch_size is for arrays and data sets", got=f"{type(data).__name__} of batches",
+            hint="the loader decides on its batches: leave batch_size out",
+        )  # fmt: skip
+    return data  # type: ignore[no-any-return]
+
+
+def _data_set(name: str, data: Any, as_tensor: Callable[[Any], Any]) -> Dataset:
+    if isinstance(data, tuple):
+        shapes = [np.shape(part) for part in data]
+        if not shapes[0] or shapes[0][:1] != shapes[1][:1]:
+            raise ShapeError(
+                f"{name}: inputs and targets have one number of rows",
+                got=" and ".join(str(list(shape)) for shape in shapes),
+            )
+        return TensorDataset(*map(as_tensor, data))
+    if not hasattr(data, "__array__"):
+        return data  # type: ignore[no-any-return]
+    if name != "predict":
+        raise DTypeError(f"{name}: takes inputs with targets", got="one array", hint=f"{name}((x, y))")
+    return TensorDataset(as_tensor(data))
+
+
+def pair_of(name: str, batch: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Return the inputs and targets of a batch. Raises: DTypeError."""
+    if len(batch) != 2:
+        raise DTypeError(
+            f"{name}: a batch is a pair of inputs and targets", got=f"{len(batch)} parts",
+            hint="several inputs are a tuple: ((a, b), y); a step of your own takes any batch",
+        )  # fmt: skip
+    return batch[0], batch[1]
+
+
+def rows_of(batch: tuple[Any, ...]) -> int:
+    """Return how many samples a batch has: the length of its first tensor."""
+    for part in batch:
+        for leaf in [part] if isinstance(part, Tensor) else tree.leaves(part):
+            if isinstance(leaf, Tensor) and leaf.ndim:
+                return int(leaf.shape[0])
+    return 1

@@ -1,0 +1,112 @@
+"""Metrics by name: those of `stratal.metrics`, and plain functions of (outputs, targets)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+
+from stratal.base import tree
+from stratal.base.errors import AttributeValueError, DTypeError
+from stratal.metrics import MeanMetric, Metric
+from stratal.tensor.tensor import Tensor
+from stratal.train.history import TIMES
+
+Given = Mapping[str, Any] | Sequence[Any] | None
+
+
+class MeanOf(MeanMetric):
+    """The mean over samples of a function of outputs and targets that returns the mean of a batch."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self.function = function
+        super().__init__()
+
+    def batch(self, preds: Any, target: Any) -> dict[str, Any]:  # type: ignore[override]  # a pair for a value
+        return super().batch(np.asarray(self.function(preds, target)), len(target))
+
+
+class MetricSet(Mapping[str, Metric]):
+    """Metrics that see the same batches. A list is named by the metrics' classes, in snake case.
+
+    Raises: AttributeValueError, DTypeError for what is no metric and no function.
+    """
+
+    def __init__(self, given: Given) -> None:
+        pairs = given.items() if isinstance(given, Mapping) else [(_name_of(m), m) for m in given or ()]
+        self.members: dict[str, Metric] = {}
+        for name, metric in pairs:
+            if name in self.members or name in (*TIMES, "epoch", "loss", "lr"):
+                raise AttributeValueError(
+                    "Trainer: metrics have names of their own", got=name, hint="metrics={name: metric, ..}"
+                )
+            self.members[name] = self._member(name, metric)
+
+    @staticmethod
+    def _member(name: str, metric: Any) -> Metric:
+        if isinstance(metric, Metric):
+            return metric
+        if not callable(metric) or isinstance(metric, type):
+            raise DTypeError(
+                "Trainer: a metric is one of st.metrics, or a function of (outputs, targets)",
+                got=f"{name}: {getattr(metric, '__name__', repr(metric))}",
+            )
+        return MeanOf(metric)
+
+    def __getitem__(self, name: str) -> Metric:
+        return self.members[name]
+
+    def __iter__(self) -> Any:
+        return iter(self.members)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def update(self, outputs: Any, target: Any) -> None:
+        """Add a batch to all."""
+        for metric in self.members.values():
+            metric.update(outputs, target)
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        for metric in self.members.values():
+            metric.reset()
+
+    def copies(self) -> MetricSet:
+        """Return metrics of the same kind that have seen nothing."""
+        made = MetricSet({name: deepcopy(metric) for name, metric in self.members.items()})
+        made.reset()
+        return made
+
+    def results(self) -> dict[str, Any]:
+        """Return the values by name: floats, or arrays where a metric has several."""
+        return {name: _plain(metric.compute()) for name, metric in self.members.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums of each metric; nothing of those that have seen no batch."""
+        return {name: m.state for name, m in self.members.items() if m._seen}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self.reset()
+        for name, sums in state.items():
+            if name not in self.members:
+                raise AttributeValueError("Trainer: the checkpoint has a metric that is not here", got=name)
+            self.members[name].state = tree.map(_array, sums)
+            self.members[name]._seen = True
+
+
+def _array(leaf: Any) -> Any:
+    return np.asarray(leaf) if isinstance(leaf, Tensor) else leaf
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if np.ndim(value) == 0 else np.asarray(value).tolist()
+
+
+def _name_of(metric: Any) -> str:
+    name = getattr(metric, "__name__", type(metric).__name__)
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

@@ -1,0 +1,197 @@
+"""The training step as a function of a batch: forward, backward, update, compiled as one program.
+
+    forward     outputs = net(x), loss(outputs, y), under autocast where a precision is given
+    backward    gradients, scaled in float16
+    update      of all `accumulate` batches: mean gradient, clipped, one step of the optimizer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Final
+
+from stratal.base.dtypes import as_dtype, float16
+from stratal.base.errors import AttributeValueError, CallOrderError
+from stratal.nn.module import Module
+from stratal.nn.utils import clip_grad_norm_, clip_grad_value_
+from stratal.optim import Optimizer
+from stratal.optim.grad_scaler import GradScaler
+from stratal.tensor.autocast import autocast
+from stratal.tensor.capture import compile as compile_function
+from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.state import no_grad
+from stratal.train.finite import called, finite_gradients, non_finite_step, step_where
+
+Loss = Callable[[Any, Any], Tensor]
+CHECKS: Final = ("loss", "gradients", None)
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """What a step does beside forward, backward and update.
+
+    Raises: AttributeValueError for a value out of its range, and for checks of gradients in float16, whose
+    overflows are part of the method.
+    """
+
+    precision: Any = None  # the dtype of products, see `st.autocast`
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    accumulate: int = 1  # batches for one update
+    check_finite: str | None = "loss"
+
+    def __post_init__(self) -> None:
+        for name in ("clip_norm", "clip_value"):
+            bound = getattr(self, name)
+            if bound is not None and not bound > 0:
+                raise AttributeValueError(f"Trainer: {name} must be positive", got=str(bound))
+        if not isinstance(self.accumulate, int) or self.accumulate < 1:
+            raise AttributeValueError("Trainer: accumulate counts batches, from 1", got=repr(self.accumulate))
+        if self.check_finite not in CHECKS:
+            raise AttributeValueError(
+                'Trainer: check_finite is "loss", "gradients" or None', got=repr(self.check_finite)
+            )
+        if self.scales and self.check_finite == "gradients":
+            raise AttributeValueError(
+                'Trainer: float16 has overflows that the scaler undoes; check_finite="loss" goes with it',
+                got='check_finite="gradients"', hint='precision="bfloat16" has none',
+            )  # fmt: skip
+
+    @property
+    def scales(self) -> bool:
+        """Whether losses are scaled against the small range of float16."""
+        return self.precision is not None and as_dtype(self.precision) is float16
+
+    def cast(self) -> Any:
+        """Return the context in which the net and the loss run."""
+        return nullcontext() if self.precision is None else autocast(dtype=self.precision)
+
+
+class TrainingStep:
+    """`step(x, y)` trains on a batch and returns (loss, outputs); fit and hand-written loops call it alike.
+
+    With `accumulate` above 1 the optimizer steps in every so many calls, with the mean of the batches'
+    gradients; `finish` makes the step that an incomplete window still owes.
+    Raises: NonFiniteError, before anything is updated, with `check_finite="gradients"`.
+    """
+
+    def __init__(
+        self, net: Module, loss: Loss, optimizer: Optimizer, options: StepOptions, compiled: bool = True
+    ) -> None:
+        self.net, self.loss, self.optimizer, self.options = net, loss, optimizer, options
+        self.scaler = GradScaler(enabled=options.scales)
+        self.pending = 0  # batches whose gradients no update has used
+        made = compile_function if compiled else _as_it_is
+        self._whole: Any = made(self._train)
+        self._gather: Any = made(self._add_gradients)
+        self._update: Any = made(self._update_with)
+
+    @property
+    def captures(self) -> int:
+        """How many programs were captured so far."""
+        parts = (self._whole, self._gather, self._update)
+        return sum(getattr(part, "captures", 0) for part in parts)
+
+    @property
+    def plan(self) -> Any:
+        """The plan of the program of a batch."""
+        return (self._whole if self.options.accumulate == 1 else self._gather).plan
+
+    def __call__(self, x: Any, y: Any) -> tuple[Tensor, Any]:
+        if self.options.accumulate == 1:
+            loss, outputs, flags = self._whole(x, y)
+            self._check((x, y), loss, flags)
+            return loss, outputs
+        if not self.pending:
+            self.optimizer.zero_grad()
+        loss, outputs = self._gather(x, y)
+        if self.options.check_finite == "gradients" and not isfinite(value := loss.item()):
+            self.discard()
+            raise non_finite_step(self.net, (x, y), value, ())
+        self.pending += 1
+        if self.pending == self.options.accumulate:
+            self._finish_with((x, y), loss)
+        return loss, outputs
+
+    def finish(self, batch: Any, loss: Tensor) -> None:
+        """Update with the gradients there are, where a window of accumulation is incomplete."""
+        if self.pending:
+            self._finish_with(batch, loss)
+
+    def discard(self) -> None:
+        """Forget the gradients of an incomplete window."""
+        self.pending = 0
+        self.optimizer.zero_grad()
+
+    def _finish_with(self, batch: Any, loss: Tensor) -> None:
+        flags = self._update(loss, self.pending)
+        self.pending = 0
+        self._check(batch, loss, flags)
+
+    def _check(self, batch: Any, loss: Tensor, flags: Any) -> None:
+        if flags is not None and not bool(flags[0]):
+            each = [bool(flag) for flag in flags[1]]
+            raise non_finite_step(self.net, batch, loss.item(), each)
+
+    # -- what is compiled ------------------------------------------------------------------------------------
+    def _train(self, x: Any, y: Any) -> tuple[Tensor, Any, Any]:
+        loss, outputs = self._forward(x, y)
+        self.optimizer.zero_grad()
+        self.scaler.scale(loss).backward()
+        return loss.detach(), outputs, self._update_with(loss, 1)
+
+    def _add_gradients(self, x: Any, y: Any) -> tuple[Tensor, Any]:
+        loss, outputs = self._forward(x, y)
+        self.scaler.scale(loss).backward()
+        return loss.detach(), outputs
+
+    def _forward(self, x: Any, y: Any) -> tuple[Tensor, Any]:
+        with self.options.cast():
+            outputs = called(self.net, x)
+            loss = self.loss(outputs, y)
+        if not isinstance(loss, Tensor) or loss.shape != ():
+            raise AttributeValueError(
+                "Trainer: loss(outputs, targets) returns one number, a tensor of no axes",
+                got=f"shape {loss.shape}" if isinstance(loss, Tensor) else type(loss).__name__,
+                hint="loss.mean()",
+            )
+        return loss, outputs
+
+    def _update_with(self, loss: Tensor, batches: int) -> Any:
+        """Update with the gradients of some batches. Returns whether they are finite, where that is asked."""
+        options = self.options
+        if options.scales:
+            self.scaler.unscale_(self.optimizer)
+        if batches > 1:
+            with no_grad():
+                for p in self.net.parameters():
+                    if p.grad is not None:
+                        p.grad.copy_(p.grad / batches)
+        flags = finite_gradients(self.net, loss) if options.check_finite == "gradients" else None
+        if options.clip_value is not None:
+            clip_grad_value_(self.net.parameters(), options.clip_value)
+        if options.clip_norm is not None:
+            clip_grad_norm_(self.net.parameters(), options.clip_norm)
+        if flags is not None:
+            step_where(flags[0], self.optimizer)
+        elif options.scales:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+        return flags
+
+
+def _as_it_is(function: Any) -> Any:
+    return function
+
+
+def missing_parts() -> CallOrderError:
+    """Return the error for a trainer that is to fit without what a step takes."""
+    return CallOrderError(
+        "fit: needs a loss and an optimizer, or a step of your own", got="a Trainer without",
+        hint="Trainer(net, loss=nn.functional.cross_entropy, optimizer=optim.Adam(net.parameters()))",
+    )  # fmt: skip

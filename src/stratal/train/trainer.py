@@ -1,0 +1,353 @@
+"""Trainer: the loop around a training step, and what belongs to it: metrics, callbacks, checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
+from typing import Any, Protocol
+
+from stratal.base import tree
+from stratal.base.dtypes import float32
+from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError
+from stratal.nn.module import Module
+from stratal.optim import Optimizer
+from stratal.tensor.capture import compile as compile_function
+from stratal.tensor.capture.compiled import Compiled
+from stratal.tensor.functions.shapes import concat
+from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.state import no_grad
+from stratal.train.callbacks import checked_callbacks
+from stratal.train.feeding import Batches, is_rows, pair_of, rows_of
+from stratal.train.finite import NonFiniteError, called, non_finite_loss
+from stratal.train.history import History, Row, Running
+from stratal.train.measured import Given, MetricSet
+from stratal.train.progress import Progress
+from stratal.train.randomness import random_state, set_random_state
+from stratal.train.steps import Loss, StepOptions, TrainingStep, missing_parts
+
+
+class Checkpoints(Protocol):
+    """What `fit` asks of a manager of checkpoints."""
+
+    def begin(self, resume: bool) -> Mapping[str, Any] | None: ...
+    def due(self, steps: int) -> bool: ...
+    def save(self, state: Mapping[str, Any], row: Row | None = None) -> Any: ...
+
+
+class Trainer:
+    """Trains a net: `fit`, `evaluate`, `predict`.
+
+    `loss(outputs, targets)` returns one number. The step is a `TrainingStep`, compiled, or a function
+    `step(*batch)` of your own that trains on a batch and returns the loss, or (loss, outputs); it is
+    compiled, too, unless `compiled=False`. `options` are those of `StepOptions`: precision, clip_norm,
+    clip_value, accumulate, check_finite.
+    `trainer.step(x, y)` in a loop written by hand does what `fit` does with a batch.
+    Raises: AttributeValueError, DTypeError.
+    """
+
+    def __init__(
+        self, net: Module, *, loss: Loss | None = None, optimizer: Optimizer | None = None,
+        metrics: Given = None, callbacks: Sequence[Any] = (), step: Callable[..., Any] | None = None,
+        compiled: bool = True, **options: Any
+    ) -> None:  # fmt: skip
+        if not isinstance(net, Module):
+            raise DTypeError("Trainer: takes a module", got=type(net).__name__)
+        if not isinstance(optimizer, Optimizer | None):
+            raise DTypeError(
+                "Trainer: takes an optimizer of the net's parameters", got=f"{optimizer!r:.60}",
+                hint="optimizer=optim.Adam(net.parameters())",
+            )  # fmt: skip
+        self.net, self.loss, self.optimizer = net, loss, optimizer
+        self.metrics = MetricSet(metrics)
+        self.callbacks = checked_callbacks(callbacks)
+        self.options = _step_options(options, step)
+        self.step: Any = step
+        if step is None and loss is not None and optimizer is not None:
+            self.step = TrainingStep(net, loss, optimizer, self.options, compiled)
+        elif step is not None and compiled and not isinstance(step, Compiled):
+            self.step = compile_function(step)
+        self._evaluated: Any = compile_function(self._forward) if compiled else self._forward
+        self.epoch = 0  # how many are complete
+        self.steps = 0  # updates of the optimizer
+        self.history = History()
+        self.running = Running()  # of the epoch under way
+
+    # -- training --------------------------------------------------------------------------------------------
+    def fit(
+        self, data: Any, *, epochs: int = 1, validation: Any = None, batch_size: int | None = None,
+        shuffle: bool = True, checkpoints: Checkpoints | None = None, resume: bool = False,
+        progress: bool | None = None,
+    ) -> History:  # fmt: skip
+        """Train for `epochs` passes over `data` and return what they gave.
+
+        `data` and `validation` are pairs (x, y) of arrays, data sets, or iterables of batches (x, y), such as
+        a DataLoader. `batch_size` and `shuffle` are for the first two; the order is drawn from the generator
+        that `st.manual_seed` starts. With `checkpoints` and `resume`, training goes on from the last
+        checkpoint, if there is one, up to `epochs` in all. `progress` is shown on a terminal.
+        Ctrl-C ends it between two steps: net, optimizer and history are those of the last step.
+        Raises: NonFiniteError, FileWriteError, AttributeValueError, DTypeError.
+        """
+        if self.step is None:
+            raise missing_parts()
+        if epochs < 1:
+            raise AttributeValueError("fit: epochs counts from 1", got=repr(epochs))
+        if resume and checkpoints is None:
+            raise AttributeValueError("fit: resume goes on from checkpoints", got="no checkpoints",
+                                      hint="checkpoints=CheckpointManager(folder)")  # fmt: skip
+        feeds = {"data": self._batches("fit", data, batch_size, shuffle)}
+        if validation is not None:
+            size = batch_size if is_rows(validation) else None
+            feeds["validation"] = self._batches("validation", validation, size)
+        self._begin(feeds, checkpoints, resume)
+        shown, was_training = Progress(progress, epochs), self.net.training
+        try:
+            while self.epoch < epochs and not self.history.stopped:
+                self._fit_epoch(feeds, checkpoints, shown)
+        finally:
+            shown.close()
+            self.net.train(was_training)
+            self._notify("on_fit_end")
+        return self.history
+
+    def stop(self, reason: str) -> None:
+        """End training when the epoch under way is complete."""
+        self.history.stopped = reason
+
+    def _begin(self, feeds: dict[str, Batches], checkpoints: Checkpoints | None, resume: bool) -> None:
+        self.epoch, self.steps = 0, 0
+        self.history, self.running = History(), Running()
+        self.metrics.reset()
+        if _pending(self.step):
+            self.step.discard()
+        self._notify("on_fit_begin")
+        state = None if checkpoints is None else checkpoints.begin(resume)
+        if state is not None:
+            self.load_state_dict(state["trainer"])
+            if set(state["feeds"]) != set(feeds):
+                raise AttributeValueError(
+                    "fit: resumes with the data of the run it goes on with",
+                    got=f"{', '.join(feeds)} for {', '.join(state['feeds'])}",
+                )
+            for name, feed in feeds.items():
+                feed.load_state_dict(state["feeds"][name])
+
+    def _fit_epoch(self, feeds: dict[str, Batches], checkpoints: Checkpoints | None, shown: Progress) -> None:
+        began, batches, running = time.perf_counter(), feeds["data"], self.running
+        self.net.train()
+        if not running.batches:
+            self._notify("on_epoch_begin")
+        shown.begin(self.epoch + 1, batches.count())
+        passes = batches.one_pass()
+        last: tuple[Any, Any] | None = None
+        while True:
+            asked = time.perf_counter()
+            batch = next(passes, None)
+            running.data_s += time.perf_counter() - asked
+            if batch is None:
+                break
+            last = batch, self._train_on(batch)
+            if not _pending(self.step):
+                self._updated(feeds, checkpoints)
+            shown.step(running)
+        if not running.rows:
+            raise AttributeValueError("fit: the data gave no batch", got=type(batches.source).__name__)
+        if last is not None and _pending(self.step):
+            self._located(self.step.finish, *last)
+            self._updated(feeds, None)
+        row: Row = {"epoch": self.epoch + 1, "loss": running.mean_loss(), **self.metrics.results()}
+        if "validation" in feeds:
+            found = self._evaluate(feeds["validation"])
+            row |= {f"validation_{name}": value for name, value in found.items()}
+        row |= running.times(time.perf_counter() - began)
+        for callback in self._having("on_epoch_end"):
+            callback.on_epoch_end(self, row)
+        shown.end(running, row)
+        self.history.rows.append(row)
+        self.epoch += 1
+        self.running = Running()
+        self.metrics.reset()
+        if checkpoints is not None:
+            checkpoints.save(self._everything(feeds), row)
+
+    def _train_on(self, batch: tuple[Any, ...]) -> Any:
+        """Train on a batch and return its loss. Raises: NonFiniteError."""
+        running, began = self.running, time.perf_counter()
+        captures = _captures(self.step)
+        own = not isinstance(self.step, TrainingStep)
+        result = self._located(self.step, *(batch if own else pair_of("fit", batch)))
+        loss, outputs = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+        value = loss.item() if isinstance(loss, Tensor) else float(loss)
+        took = time.perf_counter() - began
+        if _captures(self.step) > captures:
+            running.compile_s += took
+        else:
+            running.compute_s += took
+        if self.options.check_finite is not None and not isfinite(value):
+            self._located(_raise, non_finite_loss(value, batch))
+        rows = rows_of(batch)
+        running.loss += value * rows
+        running.rows += rows
+        running.batches += 1
+        if self.metrics:
+            if outputs is None:
+                raise DTypeError(
+                    "fit: metrics need the outputs of a step of your own", got="a step that returns the loss",
+                    hint="return loss, outputs",
+                )  # fmt: skip
+            self.metrics.update(outputs, pair_of("fit", batch)[1])
+        return loss
+
+    def _located(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function; a NonFiniteError says in which batch it came."""
+        try:
+            return function(*args)
+        except NonFiniteError as error:
+            error.got += f"; epoch {self.epoch + 1}, batch {self.running.batches + 1}"
+            raise
+
+    def _updated(self, feeds: dict[str, Batches], checkpoints: Checkpoints | None) -> None:
+        self.steps += 1
+        self._notify("on_step_end")
+        if checkpoints is not None and checkpoints.due(self.steps):
+            checkpoints.save(self._everything(feeds))
+
+    def _having(self, event: str) -> list[Any]:
+        return [callback for callback in self.callbacks if hasattr(callback, event)]
+
+    def _notify(self, event: str) -> None:
+        for callback in self._having(event):
+            getattr(callback, event)(self)
+
+    # -- evaluation ------------------------------------------------------------------------------------------
+    def evaluate(self, data: Any, *, batch_size: int | None = None) -> dict[str, Any]:
+        """Return the mean loss and the metrics over `data`, in evaluation mode, without gradients."""
+        if self.loss is None and not self.metrics:
+            raise CallOrderError("evaluate: needs a loss or metrics", got="a Trainer without")
+        return self._evaluate(self._batches("evaluate", data, batch_size))
+
+    def _evaluate(self, batches: Batches) -> dict[str, Any]:
+        metrics, running = self.metrics.copies(), Running()
+        with _Evaluating(self.net):
+            for batch in batches.one_pass():
+                x, y = pair_of(batches.name, batch)
+                outputs, loss = self._evaluated(x, y)
+                rows = rows_of(batch)
+                running.rows += rows
+                if loss is not None:
+                    running.loss += loss.item() * rows
+                metrics.update(outputs, y)
+        if not running.rows:
+            raise AttributeValueError(f"{batches.name}: the data gave no batch")
+        found = {} if self.loss is None else {"loss": running.mean_loss()}
+        return {**found, **metrics.results()}
+
+    def predict(self, data: Any, *, batch_size: int | None = None) -> Any:
+        """Return the net's outputs for all of `data`: an array of inputs, or batches, whose targets are left
+        out.
+        """
+        batches, found = self._batches("predict", data, batch_size), []
+        with _Evaluating(self.net):
+            found = [self._evaluated(batch[0], None)[0] for batch in batches.one_pass()]
+        if not found:
+            raise AttributeValueError("predict: the data gave no batch")
+        return tree.map(lambda *parts: concat(parts), *found)
+
+    def _forward(self, x: Any, y: Any) -> tuple[Any, Tensor | None]:
+        with no_grad(), self.options.cast():
+            outputs = called(self.net, x)
+            return outputs, None if y is None or self.loss is None else self.loss(outputs, y)
+
+    def _batches(
+        self, name: str, data: Any, batch_size: int | None, shuffle: bool = False
+    ) -> Batches:  # fmt: skip
+        floats = (p.dtype for p in self.net.parameters() if p.dtype.is_float)
+        return Batches(name, data, batch_size, shuffle, next(floats, float32))
+
+    # -- state -----------------------------------------------------------------------------------------------
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that training depends on but the data: what a checkpoint holds."""
+        scaler = getattr(self.step, "scaler", None)
+        return {
+            "net": self.net.state_dict(),
+            "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
+            "scaler": None if scaler is None else scaler.state_dict(),
+            "callbacks": [
+                [type(c).__name__, c.state_dict() if hasattr(c, "state_dict") else None]
+                for c in self.callbacks
+            ],
+            "metrics": self.metrics.state_dict(), "random": random_state(),
+            "epoch": self.epoch, "steps": self.steps, "history": self.history.rows,
+            "stopped": self.history.stopped, "running": self.running.as_dict(),
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state. Raises: AttributeValueError where callbacks or metrics are others."""
+        here, there = [type(c).__name__ for c in self.callbacks], [name for name, _ in state["callbacks"]]
+        if here != there:
+            raise AttributeValueError(
+                "Trainer: resumes with the callbacks it was saved with",
+                got=f"{', '.join(here) or 'none'} for {', '.join(there) or 'none'}",
+            )
+        self.net.load_state_dict(state["net"])
+        if self.optimizer is not None and state["optimizer"] is not None:
+            self.optimizer.load_state_dict(state["optimizer"])
+        if state["scaler"] is not None and hasattr(self.step, "scaler"):
+            self.step.scaler.load_state_dict(state["scaler"])
+        for callback, (_, saved) in zip(self.callbacks, state["callbacks"], strict=True):
+            if saved is not None:
+                callback.load_state_dict(saved)
+        self.metrics.load_state_dict(state["metrics"])
+        self.epoch, self.steps = int(state["epoch"]), int(state["steps"])
+        self.history = History(state["history"], state["stopped"])
+        self.running = Running(**state["running"])
+        set_random_state(state["random"])
+
+    def _everything(self, feeds: Mapping[str, Batches]) -> dict[str, Any]:
+        return {"trainer": self.state_dict(), "feeds": {k: v.state_dict() for k, v in feeds.items()}}
+
+    def __repr__(self) -> str:
+        parts = [type(part).__name__ for part in (self.net, self.optimizer) if part is not None]
+        return f"<Trainer of {', '.join(parts)}: {self.epoch} epochs, {self.steps} steps>"
+
+
+class _Evaluating:
+    """A block in which a net is in evaluation mode."""
+
+    def __init__(self, net: Module) -> None:
+        self.net, self.was_training = net, net.training
+
+    def __enter__(self) -> None:
+        self.net.eval()
+
+    def __exit__(self, *error: object) -> None:
+        self.net.train(self.was_training)
+
+
+def _step_options(options: Mapping[str, Any], step: Any) -> StepOptions:
+    known = StepOptions.__dataclass_fields__
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise AttributeValueError(
+            "Trainer: an option it does not have", got=", ".join(unknown),
+            hint=f"there are {', '.join(known)}",
+        )  # fmt: skip
+    others = sorted(set(options) - {"precision", "check_finite"})
+    if step is not None and (others or options.get("check_finite") == "gradients"):
+        raise AttributeValueError(
+            "Trainer: a step of your own clips, accumulates and checks gradients itself",
+            got=", ".join(others) or 'check_finite="gradients"',
+        )
+    return StepOptions(**options)
+
+
+def _captures(step: Any) -> int:
+    return int(getattr(step, "captures", 0))
+
+
+def _pending(step: Any) -> int:
+    return int(getattr(step, "pending", 0))
+
+
+def _raise(error: Exception) -> None:
+    raise error

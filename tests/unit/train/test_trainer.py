@@ -1,0 +1,464 @@
+"""Trainer: fit gives what the loop written by hand gives, whatever the data come in and the options say."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stratal as st
+from stratal import nn, optim
+from stratal.base.errors import StratalError
+from stratal.train import (
+    EMA,
+    CSVLog,
+    EarlyStopping,
+    NonFiniteError,
+    Schedule,
+    StepOptions,
+    Trainer,
+    TrainingStep,
+)
+from stratal.train.history import Running
+from stratal.train.progress import Progress
+
+LOSS = nn.functional.cross_entropy
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(70, 6)).astype(np.float32)
+Y = (X[:, 0] + X[:, 1] > 0).astype(np.int64)
+
+
+def small(seed: int = 0, dropout: float = 0.0) -> nn.Module:
+    st.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 2))
+
+
+def trainer_of(net: nn.Module, lr: float = 0.01, **options: Any) -> Trainer:
+    return Trainer(net, loss=LOSS, optimizer=optim.Adam(net.parameters(), lr=lr), **options)
+
+
+def bits(net: nn.Module) -> bytes:
+    return b"".join(np.asarray(p.detach()).tobytes() for p in net.state_dict().values())
+
+
+def batches(size: int = 32) -> list[tuple[Any, Any]]:
+    return [(X[k : k + size], Y[k : k + size]) for k in range(0, len(X), size)]
+
+
+@pytest.mark.quick
+@pytest.mark.row("B7")
+def test_fit_has_the_bits_of_the_loop_written_by_hand_and_lowers_the_loss() -> None:
+    net = small(dropout=0.1)
+    history = trainer_of(net).fit((X, Y), epochs=4, batch_size=32)
+    by_hand = small(dropout=0.1)
+    opt = optim.Adam(by_hand.parameters(), lr=0.01)
+
+    @st.compile
+    def step(x: Any, y: Any) -> Any:
+        loss = LOSS(by_hand(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return loss
+
+    loader = st.data.DataLoader(st.data.TensorDataset(X, Y), batch_size=32, shuffle=True)
+    for _ in range(4):
+        for x, y in loader:
+            step(x, y)
+    assert bits(net) == bits(by_hand)
+    assert history["loss"][-1] < history["loss"][0]
+    assert net.training
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_the_trainers_step_serves_a_loop_written_by_hand(compiled: bool) -> None:
+    net = small()
+    trainer_of(net).fit(batches(), epochs=2)
+    other = small()
+    opt = optim.Adam(other.parameters(), lr=0.01)
+    step = TrainingStep(other, LOSS, opt, StepOptions(), compiled)
+    for _ in range(2):
+        for x, y in batches():
+            loss, outputs = step(st.tensor(x), st.tensor(y))
+    assert outputs.shape == (6, 2) and loss.shape == ()
+    assert bits(net) == bits(other)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        lambda: batches(),
+        lambda: st.data.DataLoader(st.data.TensorDataset(X, Y), batch_size=32),
+        lambda: (st.tensor(X), st.tensor(Y)),
+        lambda: (X.astype(np.float64), Y),
+        lambda: st.data.TensorDataset(X, Y),
+        lambda: iter(batches()),
+    ],
+    ids=["list", "loader", "tensors", "float64", "data set", "iterator"],
+)
+def test_data_are_arrays_data_sets_or_batches_and_the_last_may_be_ragged(data: Callable[[], Any]) -> None:
+    net, reference = small(), small()
+    given = data()
+    sizes = {"batch_size": 32} if not hasattr(given, "__iter__") or isinstance(given, tuple) else {}
+    trainer_of(net).fit(given, shuffle=False, **sizes)
+    trainer_of(reference).fit(batches())
+    assert bits(net) == bits(reference)
+
+
+@pytest.mark.torch
+def test_a_loader_of_pytorchs_is_an_iterable_of_batches_too() -> None:
+    torch = pytest.importorskip("torch")
+    net, reference = small(), small()
+    rows = torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y))
+    trainer_of(net).fit(torch.utils.data.DataLoader(rows, batch_size=32))
+    trainer_of(reference).fit(batches())
+    assert bits(net) == bits(reference)
+
+
+@pytest.mark.row("B7")
+def test_evaluate_is_the_mean_over_samples_and_leaves_the_net_as_it_was() -> None:
+    net = small(dropout=0.5)
+    accuracy = st.metrics.Accuracy(task="multiclass", num_classes=2)
+    trainer = trainer_of(net, metrics={"right": accuracy, "mean": lambda out, y: out.mean()})
+    found, before = trainer.evaluate((X, Y), batch_size=32), bits(net)
+    scores = np.asarray(trainer.predict(X, batch_size=32))
+    assert scores.shape == (70, 2)
+    assert found["right"] == pytest.approx((scores.argmax(1) == Y).mean())
+    assert found["mean"] == pytest.approx(scores.mean(), abs=1e-6)
+    whole = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    assert found["loss"] == pytest.approx(-np.log(whole[np.arange(70), Y]).mean(), rel=1e-5)
+    assert net.training and bits(net) == before
+    with pytest.raises(StratalError, match="before any batch"):
+        accuracy.compute()  # evaluate has metrics of its own
+    assert np.array_equal(np.asarray(trainer.predict([b[0] for b in batches()])), scores)
+    assert np.array_equal(np.asarray(trainer.predict(batches())), scores)
+
+
+def test_history_prints_as_a_table_and_gives_columns() -> None:
+    trainer = trainer_of(small(), metrics=[st.metrics.Accuracy(task="multiclass", num_classes=2)])
+    history = trainer.fit(batches(), epochs=2, validation=(X, Y))
+    lines = str(history).splitlines()
+    assert lines[0].split()[:5] == ["epoch", "loss", "accuracy", "validation_loss", "validation_accuracy"]
+    assert len(lines) == 3 and [row["epoch"] for row in history] == [1, 2]
+    assert history[-1]["data_s"] >= 0 and history[0]["compile_s"] > 0
+    assert "2 epochs" in repr(history) and set(history.results()[0]) == set(lines[0].split()[:5])
+    with pytest.raises(StratalError, match="a column it does not have"):
+        history["acc"]
+
+
+def test_a_step_of_ones_own_is_any_function_of_a_batch() -> None:
+    net = small()
+    opt = optim.Adam(net.parameters(), lr=0.01)
+
+    def step(x: Any, y: Any) -> Any:
+        loss = LOSS(net(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return loss
+
+    trainer = Trainer(net, step=step, optimizer=opt)
+    history = trainer.fit(batches(), epochs=3)
+    reference = small()
+    trainer_of(reference).fit(batches(), epochs=3)
+    assert bits(net) == bits(reference)
+    assert trainer.step.captures == 2  # whole batches, and the last
+    assert history["loss"][-1] < history["loss"][0]
+    with pytest.raises(StratalError, match="a step that returns the loss"):
+        Trainer(net, step=step, metrics={"m": lambda out, y: out.mean()}).fit(batches())
+
+
+@pytest.mark.sampled(7)
+@pytest.mark.parametrize(
+    "options",
+    [{"accumulate": 2}, {"clip_norm": 0.1}, {"clip_value": 0.01}, {"precision": "bfloat16"},
+     {"precision": "float16"}, {"check_finite": "gradients"}, {"accumulate": 2, "check_finite": "gradients"}],
+    ids=str,
+)  # fmt: skip
+def test_options_of_the_step_have_the_bits_of_the_uncompiled_step(options: dict[str, Any]) -> None:
+    found = []
+    for compiled in (True, False):
+        net = small()
+        trainer_of(net, compiled=compiled, **options).fit(batches(35), epochs=2)
+        found.append(bits(net))
+    assert found[0] == found[1]
+
+
+def test_accumulated_batches_train_as_one_of_their_size() -> None:
+    net, whole = small(), small()
+    trainer = Trainer(net, loss=LOSS, optimizer=optim.SGD(net.parameters(), lr=0.1), accumulate=2)
+    trainer.fit((X[:60], Y[:60]), batch_size=20, shuffle=False)  # 2 batches, and one over
+    assert trainer.steps == 2
+    reference = Trainer(whole, loss=LOSS, optimizer=optim.SGD(whole.parameters(), lr=0.1))
+    reference.fit([(X[:40], Y[:40]), (X[40:60], Y[40:60])])
+    for a, b in zip(net.parameters(), whole.parameters(), strict=True):
+        np.testing.assert_allclose(np.asarray(a.detach()), np.asarray(b.detach()), rtol=1e-5, atol=1e-6)
+
+
+def test_clipping_bounds_the_update() -> None:
+    net = small()
+    before = [np.asarray(p.detach()).copy() for p in net.parameters()]
+    Trainer(net, loss=LOSS, optimizer=optim.SGD(net.parameters(), lr=1.0), clip_norm=0.01).fit([(X, Y)])
+    moved = [np.asarray(p.detach()) - b for p, b in zip(net.parameters(), before, strict=True)]
+    assert np.sqrt(sum((m**2).sum() for m in moved)) == pytest.approx(0.01, rel=1e-3)
+
+
+# -- what is not finite --------------------------------------------------------------------------------------
+def test_a_loss_that_is_not_finite_stops_training_and_says_where() -> None:
+    def loss(out: Any, y: Any) -> Any:
+        return LOSS(out, y) / (out.sum() * 0)
+
+    net = small()
+    trainer = Trainer(net, loss=loss, optimizer=optim.Adam(net.parameters()))
+    with pytest.raises(NonFiniteError, match="the loss is not finite") as caught:
+        trainer.fit(batches(), epochs=2)
+    assert "epoch 1, batch 1" in caught.value.got and "check_finite" in caught.value.hint
+
+
+def test_a_batch_that_is_not_finite_is_named_by_its_element() -> None:
+    bad = X.copy()
+    bad[40, 3] = np.nan
+    named = r"the batch's inputs are not finite, first at \[8, 3\]"
+    with pytest.raises(NonFiniteError, match=named) as caught:
+        trainer_of(small()).fit((bad, Y), batch_size=32, shuffle=False)
+    assert "batch 2" in caught.value.got
+
+
+class Rooted(nn.Module):
+    """A gradient of infinity at 0, where the output is finite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(st.zeros(2))
+
+    def forward(self, x: Any) -> Any:
+        return x + st.sqrt(self.scale)
+
+
+class Divided(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x / st.zeros(2)
+
+
+@pytest.mark.parametrize(
+    ("last", "named"),
+    [
+        (Rooted, "the gradient of 2.scale is the first"),
+        (Divided, r"the output of 2 \(Divided\) is not finite"),
+    ],
+)
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_with_gradients_checked_the_first_thing_that_is_not_finite_is_named_and_nothing_is_updated(
+    last: type[nn.Module], named: str, accumulate: int
+) -> None:
+    st.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 2), nn.BatchNorm1d(2), last())
+    weights = [bits(net[0]), *([bits(net[2])] if last is Rooted else [])]
+    trainer = trainer_of(net, check_finite="gradients", accumulate=accumulate)
+    with pytest.raises(NonFiniteError, match=named):
+        trainer.fit((X, Y), batch_size=10)
+    assert weights == [bits(net[0]), *([bits(net[2])] if last is Rooted else [])]
+
+
+# -- callbacks -----------------------------------------------------------------------------------------------
+class Events:
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def on_fit_begin(self, trainer: Trainer) -> None:
+        self.seen.append("fit")
+
+    def on_epoch_begin(self, trainer: Trainer) -> None:
+        self.seen.append("epoch")
+
+    def on_step_end(self, trainer: Trainer) -> None:
+        self.seen.append(trainer.steps)
+
+    def on_epoch_end(self, trainer: Trainer, row: dict[str, float]) -> None:
+        self.seen.append(f"row {row['epoch']}")
+        row["mine"] = 7.0
+
+    def on_fit_end(self, trainer: Trainer) -> None:
+        self.seen.append("end")
+
+
+def test_callbacks_hear_of_what_happens_in_order_and_add_to_the_row() -> None:
+    events = Events()
+    history = trainer_of(small(), callbacks=[events]).fit(batches(), epochs=2)
+    assert events.seen == ["fit", "epoch", 1, 2, 3, "row 1", "epoch", 4, 5, 6, "row 2", "end"]
+    assert history["mine"] == [7.0, 7.0]
+
+
+def test_a_callback_with_a_misspelled_event_is_refused() -> None:
+    class Wrong:
+        def on_epoch_ends(self) -> None: ...
+
+    with pytest.raises(StratalError, match="Wrong: an event that fit does not have") as caught:
+        trainer_of(small(), callbacks=[Wrong()])
+    assert caught.value.hint == "did you mean on_epoch_end?"
+
+
+def test_early_stopping_ends_training_and_gives_the_best_weights_back() -> None:
+    net = small()
+    values = iter([3.0, 1.0, 2.0, 2.0, 0.0])
+    seen: list[bytes] = []
+
+    class Scripted:
+        def on_epoch_end(self, trainer: Trainer, row: dict[str, float]) -> None:
+            row["value"] = next(values)
+            seen.append(bits(net))
+
+    stopping = EarlyStopping("value", patience=2, restore_best=True)
+    trainer = trainer_of(net, callbacks=[Scripted(), stopping])
+    history = trainer.fit(batches(), epochs=10)
+    assert len(history) == 4 and "value has not improved for 2 epochs" in str(history)
+    assert bits(net) == seen[1]
+    with pytest.raises(StratalError, match="monitors a column"):
+        trainer_of(small(), callbacks=[EarlyStopping("validation_loss")]).fit(batches())
+
+
+def test_schedules_move_per_epoch_per_step_or_by_a_column() -> None:
+    rates = {}
+    for per in ("epoch", "step", "plateau"):
+        net = small()
+        opt = optim.SGD(net.parameters(), lr=1.0)
+        if per == "plateau":
+            plateau = optim.lr_scheduler.ReduceLROnPlateau(opt, factor=0.5, patience=0, threshold=10.0)
+            schedule = Schedule(plateau, monitor="loss")
+        else:
+            schedule = Schedule(optim.lr_scheduler.StepLR(opt, 1, gamma=0.5), per=per)
+        trainer = Trainer(net, loss=LOSS, optimizer=opt, callbacks=[schedule])
+        rates[per] = trainer.fit(batches(), epochs=3)["lr"]
+        assert trainer.step.captures == 2
+    assert rates["epoch"] == [1.0, 0.5, 0.25]
+    assert rates["step"] == [0.125, 0.125**2, 0.125**3]
+    assert rates["plateau"][0] == 1.0 and rates["plateau"][-1] < 1.0
+
+
+def test_an_exponential_average_follows_its_formula() -> None:
+    net = small()
+    ema, weights = EMA(net, decay=0.5), []
+
+    class Seen:
+        def on_step_end(self, trainer: Trainer) -> None:
+            weights.append(np.asarray(net[0].weight.detach()).copy())
+
+    trainer_of(net, callbacks=[Seen(), ema]).fit(batches(), epochs=1)
+    expected = weights[0]
+    for w in weights[1:]:
+        expected = 0.5 * expected + 0.5 * w
+    np.testing.assert_allclose(np.asarray(ema.net[0].weight.detach()), expected, rtol=1e-6)
+    assert set(Trainer(ema.net, loss=LOSS).evaluate((X, Y))) == {"loss"}
+
+
+def test_the_csv_log_has_a_line_for_each_epoch(tmp_path: Path) -> None:
+    trainer = trainer_of(small(), callbacks=[CSVLog(tmp_path / "log.csv")])
+    trainer.fit(batches(), epochs=2)
+    trainer.fit(batches(), epochs=3)
+    lines = (tmp_path / "log.csv").read_text().splitlines()
+    assert lines[0].startswith("epoch,loss,")
+    assert [line.split(",")[0] for line in lines[1:]] == ["1", "2", "3"]
+
+
+# -- the rest ------------------------------------------------------------------------------------------------
+def test_ctrl_c_leaves_a_trainer_that_can_go_on() -> None:
+    class Interrupts:
+        def on_step_end(self, trainer: Trainer) -> None:
+            if trainer.steps == 2:
+                raise KeyboardInterrupt
+
+    net = small()
+    trainer = trainer_of(net, metrics=[st.metrics.Accuracy(task="multiclass", num_classes=2)])
+    trainer.callbacks.append(Interrupts())
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(batches())
+    assert net.training and trainer.steps == 2
+    trainer.callbacks.clear()
+    assert len(trainer.fit(batches(), epochs=2)) == 2
+    assert trainer.evaluate((X, Y))["accuracy"] > 0.3
+
+
+def test_several_inputs_are_a_tuple_or_have_names() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 2)
+
+        def forward(self, a: Any, b: Any) -> Any:
+            return self.layer(a) + b
+
+    st.manual_seed(0)
+    b = np.zeros((70, 2), np.float32)
+    for inputs in ((X, b), {"b": b, "a": X}):
+        net = Two()
+        trainer = trainer_of(net)
+        assert len(trainer.fit([(inputs, Y)], epochs=2)) == 2
+        assert trainer.predict([(inputs, Y)]).shape == (70, 2)
+
+
+def generator() -> Iterator[Any]:
+    yield from batches()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda t: t.fit(generator(), epochs=2), "an iterator gives its batches once"),
+        (lambda t: t.fit((X, Y[:5])), "one number of rows"),
+        (lambda t: t.fit(X), "takes inputs with targets"),
+        (lambda t: t.fit(3), "takes a pair of arrays"),
+        (lambda t: t.fit([]), "gave no batch"),
+        (lambda t: t.fit(batches(), batch_size=3), "batch_size is for arrays"),
+        (lambda t: t.fit([(X, Y, Y)]), "a pair of inputs and targets"),
+        (lambda t: t.fit((X, Y), epochs=0), "epochs counts from 1"),
+        (lambda t: t.fit((X, Y), resume=True), "resume goes on from checkpoints"),
+        (lambda t: Trainer(t.net).fit((X, Y)), "needs a loss and an optimizer"),
+        (lambda t: Trainer(t.net).evaluate((X, Y)), "needs a loss or metrics"),
+        (lambda t: Trainer(t.net, optimizer="adam"), "takes an optimizer"),
+        (lambda t: Trainer(t.net, clip=3), "an option it does not have"),
+        (lambda t: Trainer(t.net, clip_norm=0), "clip_norm must be positive"),
+        (lambda t: Trainer(t.net, accumulate=0), "accumulate counts batches"),
+        (lambda t: Trainer(t.net, check_finite="all"), "check_finite is"),
+        (lambda t: Trainer(t.net, check_finite="gradients", precision="float16"), "float16 has overflows"),
+        (lambda t: Trainer(t.net, step=lambda x, y: x, clip_norm=1.0), "a step of your own clips"),
+        (lambda t: Trainer(t.net, metrics=["accuracy"]), "a metric is one of st.metrics"),
+        (lambda t: Trainer(t.net, metrics={"loss": lambda o, y: o}), "names of their own"),
+        (lambda t: Trainer(t.net, loss=lambda o, y: o, optimizer=t.optimizer).fit((X, Y)), "one number"),
+    ],
+)  # fmt: skip
+def test_what_a_trainer_cannot_use_is_refused_with_its_name(
+    call: Callable[[Trainer], Any], message: str
+) -> None:
+    with pytest.raises(StratalError, match=message):
+        call(trainer_of(small()))
+
+
+@pytest.mark.parametrize("width", [60, 200])
+def test_progress_shows_loss_rate_time_left_and_what_it_waits_for(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rich.console import Console
+
+    shown = io.StringIO()
+    monkeypatch.setattr("stratal.train.progress.REFRESH_S", 0.0)
+    progress = Progress(True, 3)
+    progress._console = Console(file=shown, force_terminal=True, width=width, color_system=None)
+    running = Running(loss=20.0, rows=10, batches=2, data_s=1.0, compile_s=2.0, compute_s=3.0)
+    progress.begin(1, 8)
+    progress.step(running)
+    progress.end(running, {"epoch": 1, "loss": 0.5, "accuracy": 0.75, "seconds": 3.0})
+    text = shown.getvalue()
+    assert "epoch 1/3  2/8" in text and "loss 2" in text
+    if width == 200:
+        for part in ("samples/s", "s left", "data ", "compile ", "compute ", "accuracy 0.75"):
+            assert part in text
+
+
+def test_nothing_is_shown_without_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    trainer_of(small()).fit(batches())
+    trainer_of(small()).fit(batches(), progress=False)
+    assert capfd.readouterr() == ("", "")
