@@ -4,6 +4,8 @@ from stratal.train.callbacks import EMA as EMA
 from stratal.train.callbacks import CSVLog as CSVLog
 from stratal.train.callbacks import EarlyStopping as EarlyStopping
 from stratal.train.callbacks import Schedule as Schedule
+from stratal.train.checkpoints import CheckpointManager as CheckpointManager
+from stratal.train.checkpoints import DamagedCheckpointWarning as DamagedCheckpointWarning
 from stratal.train.finite import NonFiniteError as NonFiniteError
 from stratal.train.history import History as History
 from stratal.train.steps import StepOptions as StepOptions

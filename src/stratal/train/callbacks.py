@@ -1,8 +1,8 @@
 """Callbacks: plain objects with methods that `fit` calls, any of those in `EVENTS`.
 
-    on_fit_begin(trainer)        before the first epoch, after what a checkpoint held is loaded
+    on_fit_begin(trainer)        before a checkpoint is loaded, and before the first epoch
     on_epoch_begin(trainer)
-    on_step_end(trainer)         after each batch; `trainer.steps` counts them
+    on_step_end(trainer)         after each update; `trainer.steps` counts them
     on_epoch_end(trainer, row)   with the epoch's row of the history, which may be added to
     on_fit_end(trainer)          also where training was interrupted or failed
 
@@ -94,6 +94,10 @@ class EarlyStopping:
         self.best, self.waited = math.inf, 0
         self._weights: dict[str, Tensor] | None = None
 
+    def on_fit_begin(self, trainer: Training) -> None:
+        """Forget an earlier fit."""
+        self.best, self.waited, self._weights = math.inf, 0, None
+
     def on_epoch_end(self, trainer: Training, row: Row) -> None:
         """Compare the row with the best."""
         value = self._sign * monitored(row, self.monitor, "EarlyStopping")
@@ -122,7 +126,7 @@ class EarlyStopping:
 
 
 class Schedule:
-    """Moves a schedule of rates on, after each epoch or each batch. ReduceLROnPlateau gets a column."""
+    """Moves a schedule of rates on, after each epoch or each update. ReduceLROnPlateau gets a column."""
 
     def __init__(self, scheduler: Any, *, per: str = "epoch", monitor: str = "validation_loss") -> None:
         if per not in ("epoch", "step"):
@@ -130,7 +134,7 @@ class Schedule:
         self.scheduler, self.per, self.monitor = scheduler, per, monitor
 
     def on_step_end(self, trainer: Training) -> None:
-        """Move on by a batch."""
+        """Move on by an update."""
         if self.per == "step":
             self.scheduler.step()
 
@@ -153,7 +157,7 @@ class Schedule:
 
 
 class EMA:
-    """An exponential average of the weights, `decay * average + (1 - decay) * weights` after each batch.
+    """An exponential average of the weights, `decay * average + (1 - decay) * weights` after each update.
 
     `net` is the averaged copy: evaluate it with a Trainer of its own, or save it.
     """

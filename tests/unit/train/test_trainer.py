@@ -304,7 +304,7 @@ def test_a_callback_with_a_misspelled_event_is_refused() -> None:
 
 def test_early_stopping_ends_training_and_gives_the_best_weights_back() -> None:
     net = small()
-    values = iter([3.0, 1.0, 2.0, 2.0, 0.0])
+    values = iter([3.0, 1.0, 2.0, 2.0, 9.0, 9.0])
     seen: list[bytes] = []
 
     class Scripted:
@@ -317,6 +317,8 @@ def test_early_stopping_ends_training_and_gives_the_best_weights_back() -> None:
     history = trainer.fit(batches(), epochs=10)
     assert len(history) == 4 and "value has not improved for 2 epochs" in str(history)
     assert bits(net) == seen[1]
+    assert len(trainer.fit(batches(), epochs=2)) == 2  # the best of another fit does not count
+    assert bits(net) == seen[4]
     with pytest.raises(StratalError, match="monitors a column"):
         trainer_of(small(), callbacks=[EarlyStopping("validation_loss")]).fit(batches())
 

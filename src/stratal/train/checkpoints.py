@@ -1,0 +1,177 @@
+"""Checkpoints of a training run: files `step-000000120.stratal`, each complete by itself, checked on load.
+
+    format        1
+    stratal       the version that wrote it
+    checkpoints   {file name: monitored value, or None} of all that stand when this one is written
+    trainer       net, optimizer, scaler, callbacks, metrics, generators, epoch, steps, history
+    feeds         where each source of data stands
+
+A file is written to a draft, synced, and renamed (`formats.files`); older ones are removed afterwards. So a
+process may die at any moment: what stands is whole, and the next start removes what was left.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from stratal.base.errors import AttributeValueError, FormatError
+from stratal.base.files import ignoring_os_errors, make_folder, remove_drafts
+from stratal.base.version import VERSION
+from stratal.formats import load, save
+from stratal.formats.files import FileWriteError, MissingFileError, writing
+from stratal.train.callbacks import monitored, sign_of
+from stratal.train.history import Row
+
+_FORMAT: Final = 1
+_NAME: Final = re.compile(r"step-(\d{9,18})\.stratal")
+_PARTS: Final = {"format", "stratal", "checkpoints", "trainer", "feeds"}
+
+
+class DamagedCheckpointWarning(UserWarning):
+    """A checkpoint that could not be read; an older one is used."""
+
+
+class CheckpointManager:
+    """Keeps the last `keep_last` checkpoints of a run, and the `keep_best` best by a column of the history.
+
+    One is written at the end of each epoch, and after every `every` updates where that is given. A folder has
+    the checkpoints of one run.
+    Raises: AttributeValueError.
+    """
+
+    def __init__(
+        self, folder: str | Path, *, keep_last: int = 2, keep_best: int = 0, every: int | None = None,
+        monitor: str = "validation_loss", mode: str = "min",
+    ) -> None:  # fmt: skip
+        if keep_last < 1 or keep_best < 0 or (every is not None and every < 1):
+            raise AttributeValueError(
+                "CheckpointManager: keep_last and every count from 1, keep_best from 0",
+                got=f"{keep_last}, {every}, {keep_best}",
+            )
+        self.folder = Path(folder)
+        self.keep_last, self.keep_best, self.every, self.monitor = keep_last, keep_best, every, monitor
+        self._sign = sign_of(mode, "CheckpointManager")
+        self._values: dict[str, float | None] = {}
+
+    # -- reading ---------------------------------------------------------------------------------------------
+    def paths(self) -> list[Path]:
+        """Return the checkpoints that stand, oldest first. Raises: MissingFileError."""
+        try:
+            names = os.listdir(self.folder)
+        except FileNotFoundError:
+            raise MissingFileError("CheckpointManager: there is no folder", got=str(self.folder)) from None
+        return [self.folder / name for name in sorted(filter(_NAME.fullmatch, names), key=_steps)]
+
+    def load(self, path: str | Path | None = None) -> dict[str, Any]:
+        """Return what a checkpoint holds, every byte checked: of a path, or the last that can be read, with a
+        warning for each that cannot.
+
+        Raises: FormatError; MissingFileError where there is none.
+        """
+        if path is not None:
+            return _checked(load(path), Path(path).name)
+        error: FormatError | None = None
+        for found in reversed(self.paths()):
+            try:
+                return _checked(load(found), found.name)
+            except FormatError as damaged:
+                error = damaged
+                warnings.warn(f"{found.name}: {damaged.summary}", DamagedCheckpointWarning, stacklevel=2)
+        if error is not None:
+            raise error
+        raise MissingFileError("CheckpointManager: the folder has no checkpoint", got=str(self.folder))
+
+    def best(self) -> Path:
+        """Return the path of the best checkpoint by the monitored column. Raises: MissingFileError."""
+        values = self._values or self.load()["checkpoints"]
+        ranked = self._ranked(values)
+        if not ranked:
+            raise MissingFileError(
+                "CheckpointManager: no checkpoint has a monitored value", got=str(self.folder),
+                hint="CheckpointManager(.., keep_best=1), at the end of an epoch",
+            )  # fmt: skip
+        return self.folder / ranked[0]
+
+    # -- what fit calls --------------------------------------------------------------------------------------
+    def begin(self, resume: bool) -> dict[str, Any] | None:
+        """Make the folder ready: remove what a run left that died. Returns the state to go on from, if any.
+
+        Raises: FileWriteError; FormatError; AttributeValueError where the folder has checkpoints and the run
+        is not to resume.
+        """
+        with writing(self.folder.name, "CheckpointManager: cannot use the folder {}"):
+            make_folder(self.folder)
+            remove_drafts(self.folder)
+        self._values = {}
+        found = self.paths()
+        if not found:
+            return None
+        if not resume:
+            raise AttributeValueError(
+                "fit: the folder has checkpoints of another run", got=f"{found[-1].name} in {self.folder}",
+                hint="resume=True goes on with it; a new folder begins anew",
+            )  # fmt: skip
+        state = self.load()
+        self._values = dict(state["checkpoints"])
+        self._remove_all_but(self._kept({path.name: self._values.get(path.name) for path in found}))
+        return state
+
+    def due(self, steps: int) -> bool:
+        """Return whether a checkpoint belongs after this many updates, epoch or not."""
+        return self.every is not None and steps % self.every == 0
+
+    def save(self, state: Mapping[str, Any], row: Row | None = None) -> Path:
+        """Write a checkpoint of a trainer's state, then remove those that are not kept any more.
+
+        Raises: FileWriteError, where the checkpoints that stand are as they were.
+        """
+        path = self.folder / f"step-{state['trainer']['steps']:09d}.stratal"
+        value = None
+        if self.keep_best and row is not None:
+            value = monitored(row, self.monitor, "CheckpointManager")
+        kept = self._kept({**self._values, path.name: value})
+        try:
+            save({"format": _FORMAT, "stratal": VERSION, "checkpoints": kept, **state}, path)
+        except FileWriteError as error:
+            last = max(self._values, key=_steps, default="")
+            raise FileWriteError(
+                f"CheckpointManager: cannot write {path.name}", got=error.got,
+                hint=f"{last} is whole: make room, then fit(.., resume=True)" if last else error.hint,
+            ) from error  # fmt: skip
+        self._values = kept
+        self._remove_all_but(kept)
+        return path
+
+    # -- which are kept --------------------------------------------------------------------------------------
+    def _ranked(self, values: Mapping[str, float | None]) -> list[str]:
+        known = {name: self._sign * v for name, v in values.items() if v is not None and not math.isnan(v)}
+        return sorted(known, key=lambda name: (known[name], _steps(name)))
+
+    def _kept(self, values: Mapping[str, float | None]) -> dict[str, float | None]:
+        names = sorted(values, key=_steps)
+        chosen = {*names[-self.keep_last :], *self._ranked(values)[: self.keep_best]}
+        return {name: values[name] for name in names if name in chosen}
+
+    def _remove_all_but(self, kept: Mapping[str, Any]) -> None:
+        for path in self.paths():
+            if path.name not in kept:
+                with ignoring_os_errors():
+                    path.unlink()
+
+
+def _steps(name: str) -> int:
+    found = _NAME.fullmatch(name)
+    return int(found[1]) if found else -1
+
+
+def _checked(state: Any, name: str) -> dict[str, Any]:
+    """Return what is a checkpoint. Raises: FormatError."""
+    if not isinstance(state, dict) or set(state) != _PARTS or state["format"] != _FORMAT:
+        raise FormatError(f"{name}: not a checkpoint of a Trainer", hint="st.load reads other files")
+    return state
