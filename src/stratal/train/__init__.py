@@ -1,4 +1,9 @@
-"""Training: `Trainer` with fit, evaluate and predict, callbacks, and checkpoints that resume bit by bit."""
+"""Training: `Trainer` with fit, evaluate and predict, callbacks, and checkpoints that resume bit by bit.
+
+`Classifier` and `Regressor` need scikit-learn, which is imported when one of them is first asked for.
+"""
+
+from typing import Any
 
 from stratal.train.callbacks import EMA as EMA
 from stratal.train.callbacks import CSVLog as CSVLog
@@ -11,3 +16,11 @@ from stratal.train.history import History as History
 from stratal.train.steps import StepOptions as StepOptions
 from stratal.train.steps import TrainingStep as TrainingStep
 from stratal.train.trainer import Trainer as Trainer
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("Classifier", "Regressor"):
+        raise AttributeError(f"module 'stratal.train' has no attribute {name!r}")
+    from stratal.train import estimators
+
+    return getattr(estimators, name)
