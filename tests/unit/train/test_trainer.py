@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -382,6 +383,25 @@ def test_ctrl_c_leaves_a_trainer_that_can_go_on() -> None:
     trainer.callbacks.clear()
     assert len(trainer.fit(batches(), epochs=2)) == 2
     assert trainer.evaluate((X, Y))["accuracy"] > 0.3
+
+
+def test_a_signal_in_the_middle_of_a_window_of_accumulation_leaves_no_gradients_behind() -> None:
+    def data(signals: bool) -> Iterator[Any]:
+        for k, batch in enumerate(batches(10)):
+            if signals and k == 3:
+                signal.raise_signal(signal.SIGINT)
+            yield batch
+
+    net, reference = small(), small()
+    trainer = trainer_of(net, accumulate=2)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(data(True))
+    assert trainer.steps == 1 and trainer.step.pending == 1 and net.training
+    again = trainer_of(reference, accumulate=2)
+    again.fit(batches(10)[:2])
+    trainer.fit(data(False))
+    again.fit(data(False))
+    assert bits(net) == bits(reference)
 
 
 def test_several_inputs_are_a_tuple_or_have_names() -> None:
