@@ -6,8 +6,9 @@
     trainer       net, optimizer, scaler, callbacks, metrics, generators, epoch, steps, history
     feeds         where each source of data stands
 
-A file is written to a draft, synced, and renamed (`formats.files`); older ones are removed afterwards. So a
-process may die at any moment: what stands is whole, and the next start removes what was left.
+A file is written on a thread of its own, from a copy of the state: to a draft, which is synced and renamed
+(`formats.files`); older ones are removed afterwards. So a process may die at any moment: what stands is whole,
+and the next start removes what was left.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from stratal.base.files import ignoring_os_errors, make_folder, remove_drafts
 from stratal.base.version import VERSION
 from stratal.formats import load, save
 from stratal.formats.files import FileWriteError, MissingFileError, writing
+from stratal.train.background import Background, copied
 from stratal.train.callbacks import monitored, sign_of
 from stratal.train.history import Row
 
@@ -40,8 +42,8 @@ class DamagedCheckpointWarning(UserWarning):
 class CheckpointManager:
     """Keeps the last `keep_last` checkpoints of a run, and the `keep_best` best by a column of the history.
 
-    One is written at the end of each epoch, and after every `every` updates where that is given. A folder has
-    the checkpoints of one run.
+    One is written at the end of each epoch, and after every `every` updates where that is given, while
+    training goes on; the next one waits for it. A folder has the checkpoints of one run.
     Raises: AttributeValueError.
     """
 
@@ -58,6 +60,7 @@ class CheckpointManager:
         self.keep_last, self.keep_best, self.every, self.monitor = keep_last, keep_best, every, monitor
         self._sign = sign_of(mode, "CheckpointManager")
         self._values: dict[str, float | None] = {}
+        self._writing = Background()
 
     # -- reading ---------------------------------------------------------------------------------------------
     def paths(self) -> list[Path]:
@@ -74,6 +77,7 @@ class CheckpointManager:
 
         Raises: FormatError; MissingFileError where there is none.
         """
+        self.wait()
         if path is not None:
             return _checked(load(path), Path(path).name)
         error: FormatError | None = None
@@ -89,6 +93,7 @@ class CheckpointManager:
 
     def best(self) -> Path:
         """Return the path of the best checkpoint by the monitored column. Raises: MissingFileError."""
+        self.wait()
         values = self._values or self.load()["checkpoints"]
         ranked = self._ranked(values)
         if not ranked:
@@ -105,6 +110,7 @@ class CheckpointManager:
         Raises: FileWriteError; FormatError; AttributeValueError where the folder has checkpoints and the run
         is not to resume.
         """
+        self.wait()
         with writing(self.folder.name, "CheckpointManager: cannot use the folder {}"):
             make_folder(self.folder)
             remove_drafts(self.folder)
@@ -127,26 +133,36 @@ class CheckpointManager:
         return self.every is not None and steps % self.every == 0
 
     def save(self, state: Mapping[str, Any], row: Row | None = None) -> Path:
-        """Write a checkpoint of a trainer's state, then remove those that are not kept any more.
+        """Begin to write a checkpoint of a trainer's state; those no longer kept are removed when it stands.
 
-        Raises: FileWriteError, where the checkpoints that stand are as they were.
+        Raises: FileWriteError of the one before, if that could not be written; the checkpoints that stand are
+        as they were.
         """
+        self.wait()
         path = self.folder / f"step-{state['trainer']['steps']:09d}.stratal"
         value = None
         if self.keep_best and row is not None:
             value = monitored(row, self.monitor, "CheckpointManager")
         kept = self._kept({**self._values, path.name: value})
+        whole = copied({"format": _FORMAT, "stratal": VERSION, "checkpoints": kept, **state})
+        self._writing.start(lambda: self._write(path, whole))
+        return path
+
+    def wait(self) -> None:
+        """Wait until what was saved stands. Raises: FileWriteError."""
+        self._writing.wait()
+
+    def _write(self, path: Path, whole: Mapping[str, Any]) -> None:
         try:
-            save({"format": _FORMAT, "stratal": VERSION, "checkpoints": kept, **state}, path)
+            save(whole, path)
         except FileWriteError as error:
             last = max(self._values, key=_steps, default="")
             raise FileWriteError(
                 f"CheckpointManager: cannot write {path.name}", got=error.got,
                 hint=f"{last} is whole: make room, then fit(.., resume=True)" if last else error.hint,
             ) from error  # fmt: skip
-        self._values = kept
-        self._remove_all_but(kept)
-        return path
+        self._values = whole["checkpoints"]
+        self._remove_all_but(self._values)
 
     # -- which are kept --------------------------------------------------------------------------------------
     def _ranked(self, values: Mapping[str, float | None]) -> list[str]:

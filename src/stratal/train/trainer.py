@@ -33,6 +33,7 @@ class Checkpoints(Protocol):
     def begin(self, resume: bool) -> Mapping[str, Any] | None: ...
     def due(self, steps: int) -> bool: ...
     def save(self, state: Mapping[str, Any], row: Row | None = None) -> Any: ...
+    def wait(self) -> None: ...
 
 
 class Trainer:
@@ -108,6 +109,8 @@ class Trainer:
             shown.close()
             self.net.train(was_training)
             self._notify("on_fit_end")
+            if checkpoints is not None:
+                checkpoints.wait()
         return self.history
 
     def stop(self, reason: str) -> None:

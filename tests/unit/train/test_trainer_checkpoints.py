@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import resource
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,7 @@ def _interrupted(updated: Any, trainer: Trainer, steps: int) -> Any:
 
 
 @pytest.mark.row("B6")
+@pytest.mark.sampled(2)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kills", [2, pytest.param(100, marks=pytest.mark.slow)])
 def test_runs_killed_at_random_moments_end_with_the_bits_of_one_that_was_not_and_leave_no_litter(
@@ -213,6 +215,7 @@ def test_a_full_disk_is_a_clear_error_and_the_last_checkpoint_stays(tmp_path: Pa
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
         try:
             manager.save({"trainer": {**state["trainer"], "steps": 3}, "feeds": state["feeds"]})
+            manager.wait()
         except FileWriteError as error:
             text = str(error)
             said = "cannot write step-000000003.stratal", "step-000000002.stratal is whole", "File too large"
@@ -244,6 +247,33 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error_and_training_can_go_on
     (tmp_path / "file").write_text("")
     with pytest.raises(FileWriteError, match="cannot use the folder file"):
         small().fit([(X, Y)], checkpoints=CheckpointManager(tmp_path / "file"))
+
+
+def test_training_goes_on_while_a_checkpoint_is_written_and_what_is_written_is_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead, found = threading.Event(), []
+
+    class Second:
+        def on_epoch_begin(self, trainer: Any) -> None:
+            if trainer.epoch == 1:
+                ahead.set()
+
+        def on_epoch_end(self, trainer: Any, row: Any) -> None:
+            weights.append(np.asarray(trainer.net.weight.detach()).copy())
+
+    def slow(state: Any, path: Path) -> None:
+        found.append(ahead.wait(60))
+        st.save(state, path)
+
+    weights: list[Any] = []
+    monkeypatch.setattr("stratal.train.checkpoints.save", slow)
+    trainer, manager = small(), CheckpointManager(tmp_path, keep_last=3)
+    trainer.callbacks.append(Second())
+    trainer.fit([(X, Y)], epochs=3, checkpoints=manager)
+    assert found == [True] * 3 and names(tmp_path) == [1, 2, 3]
+    for path, expected in zip(manager.paths(), weights, strict=True):
+        assert np.array_equal(np.asarray(manager.load(path)["trainer"]["net"]["weight"]), expected)
 
 
 def test_what_does_not_fit_a_checkpoint_is_refused(tmp_path: Path) -> None:
