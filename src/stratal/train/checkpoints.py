@@ -7,7 +7,7 @@
     feeds         where each source of data stands
 
 A file is written on a thread of its own, from a copy of the state: to a draft, which is synced and renamed
-(`formats.files`); older ones are removed afterwards. So a process may die at any moment: what stands is whole,
+(`formats.files`); older ones are removed afterwards. A process may die at any moment: what stands is whole,
 and the next start removes what was left.
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,9 @@ from stratal.optim import Optimizer
 from stratal.tensor.functions.elementwise import isfinite, where
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.values.state import no_grad
+from stratal.train.origin import origin
+
+Forward = Callable[[Any, Any], tuple[Tensor, Any]]
 
 
 class NonFiniteError(StratalError, ArithmeticError):
@@ -52,10 +55,11 @@ def non_finite_loss(loss: float, batch: Sequence[Any]) -> NonFiniteError:
 
 
 def non_finite_step(
-    net: Module, batch: Sequence[Any], loss: float, flags: Sequence[Any]
+    net: Module, forward: Forward, batch: Sequence[Any], loss: float, flags: Sequence[Any]
 ) -> NonFiniteError:
     """Return the error for a step that was not taken, naming the first thing that was not finite: an input, a
-    parameter, a module's output, the loss, or the gradient that the backward pass came to first.
+    parameter, a module's output, the loss, or the gradient that the backward pass came to first; and the op
+    that made it, with its line. `forward` returns the loss of a batch, and outputs.
     """
     named = [name for name, p in net.named_parameters() if p.grad is not None]
     wrong = [name for name, flag in zip(named, flags, strict=bool(flags)) if not flag]
@@ -66,9 +70,12 @@ def non_finite_step(
     else:
         rule = f"the gradient of {wrong[-1]} is the first that is not finite"
     others = f"; gradients not finite: {', '.join(wrong[-4:])}{', ...' * (len(wrong) > 4)}" if wrong else ""
+    made_by = origin(net, forward, batch)
+    by = "" if made_by is None else f"first made by {made_by}; "
     return NonFiniteError(
-        f"fit: {rule}", got=f"a loss of {loss}{others}; weights are those before the step"
-    )
+        f"fit: {rule}", got=f"{by}a loss of {loss}{others}; weights are those before the step",
+        where=() if made_by is None else made_by.where,
+    )  # fmt: skip
 
 
 def non_finite_input(batch: Sequence[Any]) -> str:

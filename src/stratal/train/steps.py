@@ -110,7 +110,7 @@ class TrainingStep:
         loss, outputs = self._gather(x, y)
         if self.options.check_finite == "gradients" and not isfinite(value := loss.item()):
             self.discard()
-            raise non_finite_step(self.net, (x, y), value, ())
+            raise non_finite_step(self.net, self._forward, (x, y), value, ())
         self.pending += 1
         if self.pending == self.options.accumulate:
             self._finish_with((x, y), loss)
@@ -134,7 +134,7 @@ class TrainingStep:
     def _check(self, batch: Any, loss: Tensor, flags: Any) -> None:
         if flags is not None and not bool(flags[0]):
             each = [bool(flag) for flag in flags[1]]
-            raise non_finite_step(self.net, batch, loss.item(), each)
+            raise non_finite_step(self.net, self._forward, batch, loss.item(), each)
 
     # -- what is compiled ------------------------------------------------------------------------------------
     def _train(self, x: Any, y: Any) -> tuple[Tensor, Any, Any]:

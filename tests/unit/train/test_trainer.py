@@ -265,6 +265,42 @@ def test_with_gradients_checked_the_first_thing_that_is_not_finite_is_named_and_
     assert weights == [bits(net[0]), *([bits(net[2])] if last is Rooted else [])]
 
 
+def log_of_zero(out: Any, y: Any) -> Any:
+    return -st.log(nn.functional.relu(out) * 0).mean()
+
+
+def masked(out: Any, y: Any) -> Any:
+    away = st.where(st.arange(2) == 0, -np.inf, out)  # which is meant, and gone after the softmax
+    return (nn.functional.softmax(away, 1) * (1 / (out.sum() * 0))).sum()
+
+
+@pytest.mark.parametrize(
+    ("loss", "op", "line"),
+    [(log_of_zero, "log", log_of_zero.__code__.co_firstlineno + 1),
+     (masked, "div", masked.__code__.co_firstlineno + 2)],
+    ids=["log", "masked"],
+)  # fmt: skip
+def test_the_op_and_the_line_that_made_the_first_value_that_is_not_finite_are_named(
+    loss: Any, op: str, line: int
+) -> None:
+    net = small(dropout=0.2)
+    trainer = Trainer(net, loss=loss, optimizer=optim.Adam(net.parameters()), check_finite="gradients")
+    with pytest.raises(NonFiniteError, match="the loss is the first that is not finite") as caught:
+        trainer.fit((X, Y))
+    assert f"first made by {op};" in caught.value.got
+    assert str(caught.value.where[0]) == f"test_trainer.py:{line}"
+
+
+def test_the_op_of_the_backward_pass_that_is_not_finite_has_the_line_of_its_forward_op() -> None:
+    st.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 2), Rooted())
+    trainer = trainer_of(net, check_finite="gradients", precision="bfloat16")
+    with pytest.raises(NonFiniteError, match=r"the gradient of 1.scale is the first") as caught:
+        trainer.fit((X, Y))
+    assert "in the backward pass" in caught.value.got
+    assert str(caught.value.where[0]) == f"test_trainer.py:{Rooted.forward.__code__.co_firstlineno + 1}"
+
+
 # -- callbacks -----------------------------------------------------------------------------------------------
 class Events:
     def __init__(self) -> None:
