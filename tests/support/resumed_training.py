@@ -60,7 +60,7 @@ def run(folder: Path, data: str, options: dict[str, Any], every: int = 1) -> str
     }  # fmt: skip
     manager = CheckpointManager(folder, keep_best=1, every=every)
     sizes = {"batch_size": 16} if data == "arrays" else {}
-    validation = DataLoader(TensorDataset(X, Y), batch_size=50)
+    validation = DataLoader(TensorDataset(X, Y), batch_size=90)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         history = made.fit(

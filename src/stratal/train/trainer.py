@@ -66,7 +66,7 @@ class Trainer:
         self.step: Any = step
         if step is None and loss is not None and optimizer is not None:
             self.step = TrainingStep(net, loss, optimizer, self.options, compiled)
-        elif step is not None and compiled and not isinstance(step, Compiled):
+        elif step is not None and compiled and not isinstance(step, Compiled | TrainingStep):
             self.step = compile_function(step)
         self._evaluated: Any = compile_function(self._forward) if compiled else self._forward
         self.epoch = 0  # how many are complete

@@ -5,49 +5,18 @@ from __future__ import annotations
 import io
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from trained import LOSS, X, Y, batches, bits, small, trainer_of
 
 import stratal as st
 from stratal import nn, optim
 from stratal.base.errors import StratalError
-from stratal.train import (
-    EMA,
-    CSVLog,
-    EarlyStopping,
-    NonFiniteError,
-    Schedule,
-    StepOptions,
-    Trainer,
-    TrainingStep,
-)
+from stratal.train import StepOptions, Trainer, TrainingStep
 from stratal.train.history import Running
 from stratal.train.progress import Progress
-
-LOSS = nn.functional.cross_entropy
-RNG = np.random.default_rng(0)
-X = RNG.normal(size=(70, 6)).astype(np.float32)
-Y = (X[:, 0] + X[:, 1] > 0).astype(np.int64)
-
-
-def small(seed: int = 0, dropout: float = 0.0) -> nn.Module:
-    st.manual_seed(seed)
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 2))
-
-
-def trainer_of(net: nn.Module, lr: float = 0.01, **options: Any) -> Trainer:
-    return Trainer(net, loss=LOSS, optimizer=optim.Adam(net.parameters(), lr=lr), **options)
-
-
-def bits(net: nn.Module) -> bytes:
-    return b"".join(np.asarray(p.detach()).tobytes() for p in net.state_dict().values())
-
-
-def batches(size: int = 32) -> list[tuple[Any, Any]]:
-    return [(X[k : k + size], Y[k : k + size]) for k in range(0, len(X), size)]
 
 
 @pytest.mark.quick
@@ -87,6 +56,10 @@ def test_the_trainers_step_serves_a_loop_written_by_hand(compiled: bool) -> None
             loss, outputs = step(st.tensor(x), st.tensor(y))
     assert outputs.shape == (6, 2) and loss.shape == ()
     assert bits(net) == bits(other)
+    given = small()
+    step = TrainingStep(given, LOSS, optim.Adam(given.parameters(), lr=0.01), StepOptions(), compiled)
+    Trainer(given, step=step).fit(batches(), epochs=2)
+    assert bits(net) == bits(given)
 
 
 @pytest.mark.parametrize(
@@ -208,202 +181,6 @@ def test_clipping_bounds_the_update() -> None:
     assert np.sqrt(sum((m**2).sum() for m in moved)) == pytest.approx(0.01, rel=1e-3)
 
 
-# -- what is not finite --------------------------------------------------------------------------------------
-def test_a_loss_that_is_not_finite_stops_training_and_says_where() -> None:
-    def loss(out: Any, y: Any) -> Any:
-        return LOSS(out, y) / (out.sum() * 0)
-
-    net = small()
-    trainer = Trainer(net, loss=loss, optimizer=optim.Adam(net.parameters()))
-    with pytest.raises(NonFiniteError, match="the loss is not finite") as caught:
-        trainer.fit(batches(), epochs=2)
-    assert "epoch 1, batch 1" in caught.value.got and "check_finite" in caught.value.hint
-
-
-def test_a_batch_that_is_not_finite_is_named_by_its_element() -> None:
-    bad = X.copy()
-    bad[40, 3] = np.nan
-    named = r"the batch's inputs are not finite, first at \[8, 3\]"
-    with pytest.raises(NonFiniteError, match=named) as caught:
-        trainer_of(small()).fit((bad, Y), batch_size=32, shuffle=False)
-    assert "batch 2" in caught.value.got
-
-
-class Rooted(nn.Module):
-    """A gradient of infinity at 0, where the output is finite."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(st.zeros(2))
-
-    def forward(self, x: Any) -> Any:
-        return x + st.sqrt(self.scale)
-
-
-class Divided(nn.Module):
-    def forward(self, x: Any) -> Any:
-        return x / st.zeros(2)
-
-
-@pytest.mark.parametrize(
-    ("last", "named"),
-    [
-        (Rooted, "the gradient of 2.scale is the first"),
-        (Divided, r"the output of 2 \(Divided\) is not finite"),
-    ],
-)
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_with_gradients_checked_the_first_thing_that_is_not_finite_is_named_and_nothing_is_updated(
-    last: type[nn.Module], named: str, accumulate: int
-) -> None:
-    st.manual_seed(0)
-    net = nn.Sequential(nn.Linear(6, 2), nn.BatchNorm1d(2), last())
-    weights = [bits(net[0]), *([bits(net[2])] if last is Rooted else [])]
-    trainer = trainer_of(net, check_finite="gradients", accumulate=accumulate)
-    with pytest.raises(NonFiniteError, match=named):
-        trainer.fit((X, Y), batch_size=10)
-    assert weights == [bits(net[0]), *([bits(net[2])] if last is Rooted else [])]
-
-
-def log_of_zero(out: Any, y: Any) -> Any:
-    return -st.log(nn.functional.relu(out) * 0).mean()
-
-
-def masked(out: Any, y: Any) -> Any:
-    away = st.where(st.arange(2) == 0, -np.inf, out)  # which is meant, and gone after the softmax
-    return (nn.functional.softmax(away, 1) * (1 / (out.sum() * 0))).sum()
-
-
-@pytest.mark.parametrize(
-    ("loss", "op", "line"),
-    [(log_of_zero, "log", log_of_zero.__code__.co_firstlineno + 1),
-     (masked, "div", masked.__code__.co_firstlineno + 2)],
-    ids=["log", "masked"],
-)  # fmt: skip
-def test_the_op_and_the_line_that_made_the_first_value_that_is_not_finite_are_named(
-    loss: Any, op: str, line: int
-) -> None:
-    net = small(dropout=0.2)
-    trainer = Trainer(net, loss=loss, optimizer=optim.Adam(net.parameters()), check_finite="gradients")
-    with pytest.raises(NonFiniteError, match="the loss is the first that is not finite") as caught:
-        trainer.fit((X, Y))
-    assert f"first made by {op};" in caught.value.got
-    assert str(caught.value.where[0]) == f"test_trainer.py:{line}"
-
-
-def test_the_op_of_the_backward_pass_that_is_not_finite_has_the_line_of_its_forward_op() -> None:
-    st.manual_seed(0)
-    net = nn.Sequential(nn.Linear(6, 2), Rooted())
-    trainer = trainer_of(net, check_finite="gradients", precision="bfloat16")
-    with pytest.raises(NonFiniteError, match=r"the gradient of 1.scale is the first") as caught:
-        trainer.fit((X, Y))
-    assert "in the backward pass" in caught.value.got
-    assert str(caught.value.where[0]) == f"test_trainer.py:{Rooted.forward.__code__.co_firstlineno + 1}"
-
-
-# -- callbacks -----------------------------------------------------------------------------------------------
-class Events:
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
-
-    def on_fit_begin(self, trainer: Trainer) -> None:
-        self.seen.append("fit")
-
-    def on_epoch_begin(self, trainer: Trainer) -> None:
-        self.seen.append("epoch")
-
-    def on_step_end(self, trainer: Trainer) -> None:
-        self.seen.append(trainer.steps)
-
-    def on_epoch_end(self, trainer: Trainer, row: dict[str, float]) -> None:
-        self.seen.append(f"row {row['epoch']}")
-        row["mine"] = 7.0
-
-    def on_fit_end(self, trainer: Trainer) -> None:
-        self.seen.append("end")
-
-
-def test_callbacks_hear_of_what_happens_in_order_and_add_to_the_row() -> None:
-    events = Events()
-    history = trainer_of(small(), callbacks=[events]).fit(batches(), epochs=2)
-    assert events.seen == ["fit", "epoch", 1, 2, 3, "row 1", "epoch", 4, 5, 6, "row 2", "end"]
-    assert history["mine"] == [7.0, 7.0]
-
-
-def test_a_callback_with_a_misspelled_event_is_refused() -> None:
-    class Wrong:
-        def on_epoch_ends(self) -> None: ...
-
-    with pytest.raises(StratalError, match="Wrong: an event that fit does not have") as caught:
-        trainer_of(small(), callbacks=[Wrong()])
-    assert caught.value.hint == "did you mean on_epoch_end?"
-
-
-def test_early_stopping_ends_training_and_gives_the_best_weights_back() -> None:
-    net = small()
-    values = iter([3.0, 1.0, 2.0, 2.0, 9.0, 9.0])
-    seen: list[bytes] = []
-
-    class Scripted:
-        def on_epoch_end(self, trainer: Trainer, row: dict[str, float]) -> None:
-            row["value"] = next(values)
-            seen.append(bits(net))
-
-    stopping = EarlyStopping("value", patience=2, restore_best=True)
-    trainer = trainer_of(net, callbacks=[Scripted(), stopping])
-    history = trainer.fit(batches(), epochs=10)
-    assert len(history) == 4 and "value has not improved for 2 epochs" in str(history)
-    assert bits(net) == seen[1]
-    assert len(trainer.fit(batches(), epochs=2)) == 2  # the best of another fit does not count
-    assert bits(net) == seen[4]
-    with pytest.raises(StratalError, match="monitors a column"):
-        trainer_of(small(), callbacks=[EarlyStopping("validation_loss")]).fit(batches())
-
-
-def test_schedules_move_per_epoch_per_step_or_by_a_column() -> None:
-    rates = {}
-    for per in ("epoch", "step", "plateau"):
-        net = small()
-        opt = optim.SGD(net.parameters(), lr=1.0)
-        if per == "plateau":
-            plateau = optim.lr_scheduler.ReduceLROnPlateau(opt, factor=0.5, patience=0, threshold=10.0)
-            schedule = Schedule(plateau, monitor="loss")
-        else:
-            schedule = Schedule(optim.lr_scheduler.StepLR(opt, 1, gamma=0.5), per=per)
-        trainer = Trainer(net, loss=LOSS, optimizer=opt, callbacks=[schedule])
-        rates[per] = trainer.fit(batches(), epochs=3)["lr"]
-        assert trainer.step.captures == 2
-    assert rates["epoch"] == [1.0, 0.5, 0.25]
-    assert rates["step"] == [0.125, 0.125**2, 0.125**3]
-    assert rates["plateau"][0] == 1.0 and rates["plateau"][-1] < 1.0
-
-
-def test_an_exponential_average_follows_its_formula() -> None:
-    net = small()
-    ema, weights = EMA(net, decay=0.5), []
-
-    class Seen:
-        def on_step_end(self, trainer: Trainer) -> None:
-            weights.append(np.asarray(net[0].weight.detach()).copy())
-
-    trainer_of(net, callbacks=[Seen(), ema]).fit(batches(), epochs=1)
-    expected = weights[0]
-    for w in weights[1:]:
-        expected = 0.5 * expected + 0.5 * w
-    np.testing.assert_allclose(np.asarray(ema.net[0].weight.detach()), expected, rtol=1e-6)
-    assert set(Trainer(ema.net, loss=LOSS).evaluate((X, Y))) == {"loss"}
-
-
-def test_the_csv_log_has_a_line_for_each_epoch(tmp_path: Path) -> None:
-    trainer = trainer_of(small(), callbacks=[CSVLog(tmp_path / "log.csv")])
-    trainer.fit(batches(), epochs=2)
-    trainer.fit(batches(), epochs=3)
-    lines = (tmp_path / "log.csv").read_text().splitlines()
-    assert lines[0].startswith("epoch,loss,")
-    assert [line.split(",")[0] for line in lines[1:]] == ["1", "2", "3"]
-
-
-# -- the rest ------------------------------------------------------------------------------------------------
 def test_ctrl_c_leaves_a_trainer_that_can_go_on() -> None:
     class Interrupts:
         def on_step_end(self, trainer: Trainer) -> None:

@@ -95,7 +95,7 @@ def test_runs_killed_at_random_moments_end_with_the_bits_of_one_that_was_not_and
     tmp_path: Path, kills: int
 ) -> None:
     draws = random.Random(kills)
-    kinds = list(KINDS) if kills > 2 else ["loader"]
+    kinds = list(KINDS) if kills > 2 else ["arrays"]
     expected = {kind: resumed_training.run(tmp_path / kind, *KINDS[kind]) for kind in kinds}
     done = 0
     while done < kills:
