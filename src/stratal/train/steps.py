@@ -88,17 +88,23 @@ class TrainingStep:
         self._whole: Any = made(self._train)
         self._gather: Any = made(self._add_gradients)
         self._update: Any = made(self._update_with)
+        parts = (self._whole,) if options.accumulate == 1 else (self._gather, self._update)
+        self._programs: tuple[Any, ...] = parts if compiled else ()
 
     @property
     def captures(self) -> int:
         """How many programs were captured so far."""
-        parts = (self._whole, self._gather, self._update)
-        return sum(getattr(part, "captures", 0) for part in parts)
+        found = 0
+        for program in self._programs:  # asked for at each step: plainer forms take several times as long
+            found += program.captures
+        return found
 
     @property
     def plan(self) -> Any:
-        """The plan of the program of a batch."""
-        return (self._whole if self.options.accumulate == 1 else self._gather).plan
+        """The plan of the program of a batch. Raises: CallOrderError where the step is not compiled."""
+        if not self._programs:
+            raise CallOrderError("plan: of a compiled step", got="compiled=False")
+        return self._programs[0].plan
 
     def __call__(self, x: Any, y: Any) -> tuple[Tensor, Any]:
         if self.options.accumulate == 1:

@@ -176,13 +176,13 @@ class Trainer:
     def _train_on(self, batch: tuple[Any, ...]) -> Any:
         """Train on a batch and return its loss. Raises: NonFiniteError."""
         running, began = self.running, time.perf_counter()
-        captures = _captures(self.step)
+        captures: int = getattr(self.step, "captures", 0)
         own = not isinstance(self.step, TrainingStep)
         result = self._located(self.step, *(batch if own else pair_of("fit", batch)))
         loss, outputs = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
         value = loss.item() if isinstance(loss, Tensor) else float(loss)
         took = time.perf_counter() - began
-        if _captures(self.step) > captures:
+        if getattr(self.step, "captures", 0) > captures:
             running.compile_s += took
         else:
             running.compute_s += took
@@ -342,10 +342,6 @@ def _step_options(options: Mapping[str, Any], step: Any) -> StepOptions:
             got=", ".join(others) or 'check_finite="gradients"',
         )
     return StepOptions(**options)
-
-
-def _captures(step: Any) -> int:
-    return int(getattr(step, "captures", 0))
 
 
 def _pending(step: Any) -> int:

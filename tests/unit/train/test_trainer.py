@@ -56,6 +56,11 @@ def test_the_trainers_step_serves_a_loop_written_by_hand(compiled: bool) -> None
             loss, outputs = step(st.tensor(x), st.tensor(y))
     assert outputs.shape == (6, 2) and loss.shape == ()
     assert bits(net) == bits(other)
+    if compiled:
+        assert step.captures == 2 and "linear" in str(step.plan)
+    else:
+        with pytest.raises(StratalError, match="plan: of a compiled step"):
+            _ = step.plan
     given = small()
     step = TrainingStep(given, LOSS, optim.Adam(given.parameters(), lr=0.01), StepOptions(), compiled)
     Trainer(given, step=step).fit(batches(), epochs=2)
