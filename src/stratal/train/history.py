@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from stratal.base.errors import AttributeValueError
 
-Row = dict[str, float]
+Row = dict[str, Any]
 TIMES: Final = ("seconds", "samples_per_s", "data_s", "compile_s", "compute_s")
 """Columns that differ from run to run: the wall time of an epoch, and what of it waited for what."""
 
 
 class History(Sequence[Row]):
     """A row for each epoch: `epoch`, `loss`, metrics, the same of validation with `validation_` before, and
-    times in seconds. `history["loss"]` is a column; printed, it is a table.
+    times in seconds. `history["loss"]` is a column; printed, it is a table of those that are numbers.
     """
 
     def __init__(self, rows: Sequence[Row] = (), stopped: str = "") -> None:
@@ -47,7 +47,8 @@ class History(Sequence[Row]):
         return [{k: v for k, v in row.items() if k not in TIMES} for row in self.rows]
 
     def __str__(self) -> str:
-        names = [n for n in self.columns() if n not in TIMES[2:]]
+        arrays = {name for row in self.rows for name, value in row.items() if isinstance(value, list)}
+        names = [n for n in self.columns() if n not in TIMES[2:] and n not in arrays]
         table = [names, *([_shown(row.get(n)) for n in names] for row in self.rows)]
         widths = [max(len(line[k]) for line in table) for k in range(len(names))]
         lines = ["  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)) for line in table]

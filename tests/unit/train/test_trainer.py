@@ -122,6 +122,9 @@ def test_history_prints_as_a_table_and_gives_columns() -> None:
     history = trainer.fit(batches(), epochs=2, validation=(X, Y))
     lines = str(history).splitlines()
     assert lines[0].split()[:5] == ["epoch", "loss", "accuracy", "validation_loss", "validation_accuracy"]
+    history.rows[0]["matrix"] = [[1, 2], [3, 4]]  # of a confusion matrix: not for a table
+    assert str(history).splitlines() == lines and history["matrix"] == [[[1, 2], [3, 4]]]
+    del history.rows[0]["matrix"]
     assert len(lines) == 3 and [row["epoch"] for row in history] == [1, 2]
     assert history[-1]["data_s"] >= 0 and history[0]["compile_s"] > 0
     assert "2 epochs" in repr(history) and set(history.results()[0]) == set(lines[0].split()[:5])

@@ -25,7 +25,7 @@ from stratal.formats.files import FileWriteError
 from stratal.train import CheckpointManager, DamagedCheckpointWarning, Trainer
 
 PROCESSES = multiprocessing.get_context("forkserver")  # of one that has imported Stratal: started in no time
-PROCESSES.set_forkserver_preload(["resumed_training"])
+PROCESSES.set_forkserver_preload(["stratal.train", "stratal.data", "stratal.metrics"])  # not from this path
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "arrays": ("arrays", {}),
     "stream": ("stream", {"precision": "float16"}),
