@@ -31,11 +31,13 @@ class Augmented:
 
 
 class Stream:
-    """Batches without a loader or a length."""
+    """Batches without a loader or a length, in an order and with noise of NumPy's global generator."""
 
     def __iter__(self) -> Iterator[Any]:
+        order = np.random.permutation(90)
         for k in range(0, 90, 16):
-            yield X[k : k + 16], Y[k : k + 16]
+            rows = order[k : k + 16]
+            yield X[rows] + 0.01 * np.random.normal(size=(len(rows), 6)), Y[rows]
 
 
 def trainer(options: dict[str, Any]) -> Trainer:

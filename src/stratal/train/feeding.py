@@ -12,7 +12,9 @@ from stratal.base import tree
 from stratal.base.dtypes import float32, float64
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.data.loader import DataLoader, Dataset, TensorDataset
+from stratal.tensor.functions.random import Generator
 from stratal.tensor.tensor import Tensor, tensor
+from stratal.train.randomness import random_state, set_random_state
 
 DEFAULT_BATCH: Final = 32
 
@@ -33,6 +35,7 @@ class Batches:
         self.begun = 0  # batches of a pass that are to be left out, or are out
         self._once = hasattr(self.source, "__next__")  # an iterator, which has one pass
         self._passes = 0
+        self._random: Any = None  # the generators' state where a pass began that cannot go to a position
 
     def count(self) -> int | None:
         """Return how many batches a pass has, None where that is not known."""
@@ -49,12 +52,28 @@ class Batches:
                 hint="give a list, a DataLoader, or an object whose __iter__ begins anew",
             )  # fmt: skip
         self._passes += 1
-        keeps_position = hasattr(self.source, "load_state_dict")
-        batches = self.source if keeps_position else islice(self.source, self.begun, None)
-        for batch in batches:
+        for batch in self.source if self._keeps_position() else self._from_position():
             self.begun += 1
             yield self._as_tensors(batch)
-        self.begun = 0
+        self.begun, self._random = 0, None
+
+    def _keeps_position(self) -> bool:
+        return hasattr(self.source, "load_state_dict")
+
+    def _from_position(self) -> Iterator[Any]:
+        """Return an iterator behind the batches that are out; these are read as they were, with the random
+        numbers of the pass's beginning.
+        """
+        now = random_state()
+        if self._random is None:
+            self._random = now
+            return iter(self.source)
+        set_random_state(self._random)
+        batches = iter(self.source)
+        for _ in islice(batches, self.begun):
+            pass
+        set_random_state(now)
+        return batches
 
     def _as_tensors(self, batch: Any) -> tuple[Any, ...]:
         parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
@@ -71,21 +90,28 @@ class Batches:
     # -- where a pass stands ---------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
         """Return where the pass stands: the loader's own state where it has one, else how many are out."""
-        state = {"batch": self.begun}
-        own = getattr(self.source, "state_dict", None)
-        generator = getattr(self.source, "generator", None)
+        loader: Any = self.source if self._keeps_position() else None
+        generator = getattr(loader, "generator", None)
         return {
-            **state, "loader": own() if own is not None else None,
-            "generator": None if generator is None else generator.get_state(),
+            "batch": self.begun, "random": self._random,
+            "loader": None if loader is None else loader.state_dict(),
+            "generator": generator.get_state() if isinstance(generator, Generator) else None,
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go where another pass of the same data stood."""
-        self.begun = int(state["batch"])
-        if state["loader"] is not None and hasattr(self.source, "load_state_dict"):
-            self.source.load_state_dict(state["loader"])
-        if state["generator"] is not None and getattr(self.source, "generator", None) is not None:
-            self.source.generator.set_state(state["generator"])  # type: ignore[attr-defined]
+        """Go where another pass of the same data stood. Raises: AttributeValueError."""
+        loader: Any = self.source if self._keeps_position() else None
+        if (state["loader"] is None) != (loader is None):
+            raise AttributeValueError(
+                f"{self.name}: resumes with the data of the run it goes on with",
+                got=type(self.source).__name__,
+            )
+        self.begun, self._random = int(state["batch"]), state["random"]
+        if loader is not None:
+            loader.load_state_dict(state["loader"])
+        generator = getattr(loader, "generator", None)
+        if state["generator"] is not None and isinstance(generator, Generator):
+            generator.set_state(state["generator"])
 
 
 def is_rows(data: Any) -> bool:

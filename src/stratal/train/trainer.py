@@ -187,7 +187,7 @@ class Trainer:
         else:
             running.compute_s += took
         if self.options.check_finite is not None and not isfinite(value):
-            self._located(_raise, non_finite_loss(value, batch))
+            self._located(_refuse, value, batch)
         rows = rows_of(batch)
         running.loss += value * rows
         running.rows += rows
@@ -249,7 +249,7 @@ class Trainer:
         """Return the net's outputs for all of `data`: an array of inputs, or batches, whose targets are left
         out.
         """
-        batches, found = self._batches("predict", data, batch_size), []
+        batches = self._batches("predict", data, batch_size)
         with _Evaluating(self.net):
             found = [self._evaluated(batch[0], None)[0] for batch in batches.one_pass()]
         if not found:
@@ -261,9 +261,7 @@ class Trainer:
             outputs = called(self.net, x)
             return outputs, None if y is None or self.loss is None else self.loss(outputs, y)
 
-    def _batches(
-        self, name: str, data: Any, batch_size: int | None, shuffle: bool = False
-    ) -> Batches:  # fmt: skip
+    def _batches(self, name: str, data: Any, batch_size: int | None, shuffle: bool = False) -> Batches:
         floats = (p.dtype for p in self.net.parameters() if p.dtype.is_float)
         return Batches(name, data, batch_size, shuffle, next(floats, float32))
 
@@ -348,5 +346,5 @@ def _pending(step: Any) -> int:
     return int(getattr(step, "pending", 0))
 
 
-def _raise(error: Exception) -> None:
-    raise error
+def _refuse(loss: float, batch: tuple[Any, ...]) -> None:
+    raise non_finite_loss(loss, batch)
