@@ -89,7 +89,7 @@ def _interrupted(updated: Any, trainer: Trainer, steps: int) -> Any:
 
 @pytest.mark.row("B6")
 @pytest.mark.sampled(2)
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kills", [2, pytest.param(100, marks=pytest.mark.slow)])
 def test_runs_killed_at_random_moments_end_with_the_bits_of_one_that_was_not_and_leave_no_litter(
     tmp_path: Path, kills: int
