@@ -18,7 +18,7 @@ TIERS = [
     {"autodiff", "batching", "optimize", "schedule", "memory", "parallel"},
     {"codegen", "runtime"},
     {"plan"},
-    {"compiler"},
+    {"compiler", "explorer"},
     {"tensor"},
     {"data", "deferred", "fft", "formats", "linalg", "metrics", "nn", "special", "te"},
     {"distributions", "models", "optim"},

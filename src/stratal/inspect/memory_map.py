@@ -13,14 +13,14 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from stratal.base.artifact import Executable, Launch, Value
+from stratal.base.artifact import Value
 from stratal.base.errors import MissingExtraError, StratalError
 from stratal.formats.files import write_atomically, writing
 from stratal.memory.liveness import Interval, analyse, roots
 from stratal.memory.plan import ArenaPlan, Block, arranged
 from stratal.memory.render import format_bytes
+from stratal.plan.arena_map import block_kinds, kernel_numbers
 from stratal.plan.explain import Explained
-from stratal.plan.memory_text import recomputations
 
 WIDTH: Final = 1160
 LEFT, RIGHT, TOP = 92, 28, 128
@@ -39,8 +39,6 @@ PARTS: Final = {
     "arena": "#4e79a7", "state": "#59a14f", "input": "#9c755f", "output": "#b07aa1",
     "scratch": "#f28e2b", "constant": "#bab0ac",
 }  # fmt: skip
-LONG_LIFE: Final = 0.2  # of all moments: what lives longer was kept for later
-_LOOP_LABELS: Final = frozenset(("next carry", "row", "new row", "row number", "predicate"))
 STYLE: Final = (
     "text{font-family:ui-sans-serif,system-ui,Helvetica,Arial,sans-serif;font-size:11px;fill:#222}"
     ".title{font-size:16px;font-weight:600}.dim{fill:#667}.in{fill:#fff;pointer-events:none}"
@@ -80,7 +78,7 @@ def memory_svg(program: Explained) -> str:
     arena = arranged(made.values, made.commands, made.outputs)
     scale = Scale(arena.num_moments, arena.arena_bytes)
     numbers = kernel_numbers(program)
-    boxes = list(_boxes(arena, made, scale, numbers))
+    boxes = list(_boxes(program, arena, scale, numbers))
     height = TOP + STRIP + GAP + MAP + 64
     loops = analyse(made.commands).loops
     parts = [
@@ -99,30 +97,17 @@ def memory_svg(program: Explained) -> str:
     return "\n".join(parts) + "\n"
 
 
-def kernel_numbers(program: Explained) -> list[int | None]:
-    """Return the number of the kernel that runs at each moment, as the plan counts; None for others."""
-    numbers: list[int | None] = []
-    count = 0
-    for leaf in analyse(program.executable.commands).leaves:
-        launched = leaf is not None and isinstance(leaf[1], Launch)
-        count += launched
-        numbers.append(count if launched else None)
-    return numbers
-
-
 def _boxes(
-    arena: ArenaPlan, made: Executable, scale: Scale, numbers: Sequence[int | None]
+    program: Explained, arena: ArenaPlan, scale: Scale, numbers: Sequence[int | None]
 ) -> Iterator[Box]:
-    by_id = {value.id: value for value in made.values}
-    sharing = roots(made.values)
-    again = {w for launch in recomputations(made).values() for w in launch.writes}
-    for block, offset in zip(arena.blocks, arena.offsets, strict=True):
+    values = program.executable.values
+    by_id = {value.id: value for value in values}
+    sharing = roots(values)
+    for block, offset, kind in zip(arena.blocks, arena.offsets, block_kinds(program, arena), strict=True):
         members = [by_id[m] for m in block.members]
         x, right = scale.x(block.life.first), scale.x(min(block.life.last + 1, scale.moments))
         y, bottom = scale.y(offset + block.nbytes), scale.y(offset)
         name = _name(by_id[block.root])
-        kind = _kind(block, members, arena.num_moments)
-        kind = "recomputed" if not again.isdisjoint(block.members) else kind
         first = by_id[sharing[block.root]]
         tip = (
             f"{name}\n{first.type}, {format_bytes(block.nbytes)} at {offset}\n{_life(block, numbers)}"
@@ -139,18 +124,6 @@ def _name(value: Value) -> str:
         return name
     line = value.where[0]
     return " ".join((*line.scope[:1], name, str(line)))
-
-
-def _kind(block: Block, members: Sequence[Value], num_moments: int) -> str:
-    labels = {m.label for m in members}
-    if "packed" in labels:
-        return "packed operand"
-    if labels & _LOOP_LABELS:
-        return "carried by a loop"
-    if any(m.home == "output" for m in members):
-        return "written as output"
-    long = block.life.last - block.life.first + 1 > max(LONG_LIFE * num_moments, 3)
-    return "kept for later" if long else "passed on"
 
 
 def _life(block: Block, numbers: Sequence[int | None]) -> str:
@@ -292,7 +265,7 @@ def _save_png(program: Explained, path: Path) -> None:
     made = program.executable
     arena = arranged(made.values, made.commands, made.outputs)
     scale = Scale(arena.num_moments, arena.arena_bytes)
-    boxes = list(_boxes(arena, made, scale, kernel_numbers(program)))
+    boxes = list(_boxes(program, arena, scale, kernel_numbers(program)))
     figure = Figure(figsize=(11.6, 6), dpi=120)
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

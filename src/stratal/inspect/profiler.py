@@ -17,6 +17,7 @@ from typing import Any, Final
 from stratal.base import settings
 from stratal.base.errors import AttributeValueError, StratalError
 from stratal.base.log import duration
+from stratal.inspect.explored import explored
 from stratal.inspect.kernel_times import KernelTime, ProgramProfile, most_expensive
 from stratal.inspect.machine import MachinePeaks, machine_peaks
 from stratal.inspect.recorder import Recorder
@@ -81,6 +82,11 @@ class Profile:
                 f"in the run itself, {top.bottleneck}"
             )
         return top.bottleneck
+
+    def of_plan(self, hash_: str) -> dict[str, Any] | None:
+        """Return what the explorer shows of the program with this plan; None where it did not run."""
+        found = next((p for p in self.programs if p.program.plan.hash == hash_), None)
+        return None if found is None else explored(found)
 
     def save_trace(self, path: str | Path) -> None:
         """Write a Chrome trace, which Perfetto and chrome://tracing show. Raises: FileWriteError.

@@ -7,12 +7,13 @@ capture   := graph + where each input is read + what is done with each output + 
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import time
 import weakref
 from _thread import get_ident
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stratal.base import settings
 from stratal.base.byte_sizes import parse_bytes
@@ -45,6 +46,9 @@ from stratal.tensor.capture.signature_match import NO_MATCH, SignatureMatch
 from stratal.tensor.lazy import program_cache
 from stratal.tensor.scalars import FromFloat, FromNumber
 from stratal.tensor.values.state import LOCK, MODE
+
+if TYPE_CHECKING:
+    from stratal.explorer.page import Page
 
 _MOST_QUESTIONS = 32  # about sizes, before a function is captured for those at hand
 _MOST_CAPTURES = 64  # per function; the one used longest ago goes first
@@ -150,6 +154,17 @@ class Compiled:
     def explain(self, *args: Any, **kwargs: Any) -> Any:
         """Return the decisions behind the program used last."""
         return self.program.explain(*args, **kwargs)
+
+    def view(
+        self, path: str | os.PathLike[str] | None = None, *, diff: object = None, profile: Any = None
+    ) -> Page:
+        """Return the explorer's page of the program used last, which a notebook shows; write it to `path`.
+
+        `diff` is a plan, or a compiled function, to compare with; `profile` what `st.profile` returned.
+        """
+        from stratal.explorer.view import view  # what is not asked for is not imported
+
+        return view([self.program], path, diff=diff, profile=profile)
 
     def __repr__(self) -> str:
         return f"<compiled {self._name}: {self.captures} captures>"
