@@ -47,7 +47,7 @@ class StratalError(Exception):
         if self.got:
             lines.append(f"  got:   {_one_line(self.got)}")
         if self.where:
-            lines.append(f"  where: {', '.join(map(str, self.where[:4]))}")
+            lines.append(f"  where: {', '.join(list(dict.fromkeys(map(str, self.where)))[:4])}")
         if self.hint:
             lines.append(f"  hint:  {self.hint}")
         return "\n".join(lines)

@@ -47,7 +47,7 @@ class Decision:
     where: tuple[SourceLine, ...] = ()
 
     def __str__(self) -> str:
-        lines = ", ".join(map(str, self.where[:2]))
+        lines = ", ".join(list(dict.fromkeys(map(str, self.where)))[:2])
         head = f"{self.stage}: {self.subject} -> {self.choice}" + (f"  [{lines}]" if lines else "")
         cost = "" if self.seconds is None else f" ({duration(self.seconds)} {self.basis})"
         rows = [head, f"    {self.why}{cost}"]
@@ -96,8 +96,8 @@ def _decision(row: object) -> Decision:
         values = dict(row)
         values["alternatives"] = tuple(Alternative(**a) for a in values.get("alternatives", ()))
         values["where"] = tuple(
-            SourceLine(str(file), int(line), str(function), tuple(map(str, scope)))
-            for file, line, function, scope in values.get("where", ())
+            SourceLine(str(file), int(line), str(function), tuple(map(str, scope)), *map(str, module))
+            for file, line, function, scope, *module in values.get("where", ())
         )
         return Decision(**values)
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Source lines: which line of the user's program a value came from, and under which named scope."""
+"""Source lines: which line of the user's program a value came from, in which named scope and module."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import functools
 import importlib
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -26,22 +26,28 @@ _NUMPY = f"{Path(np.__file__).parent}/"  # asks tensors, on behalf of the user, 
 _STANDARD = (contextlib.__file__, functools.__file__, str(importlib.__file__))
 _INSIDE = (f"{PACKAGE}/", _NUMPY, "<frozen ", *_STANDARD)
 _SCOPE: ContextVar[tuple[str, ...]] = ContextVar("stratal_scope", default=())
+Modules = tuple[str, Mapping[int, str]]  # the path of the module that runs; by id, those of its root's tree
+_MODULE: ContextVar[Modules] = ContextVar("stratal_module", default=("", {}))
 
 
 class SourceLine(NamedTuple):
-    """One line of the user's program; `scope` is the path of composites that were running."""
+    """One line of the user's program; `scope` is the path of composites that were running.
+
+    `module` is the path of the module whose forward function ran, from its root's class: `Net.layer1.0`.
+    """
 
     file: str
     line: int
     function: str
     scope: tuple[str, ...] = ()
+    module: str = ""
 
     def __str__(self) -> str:
         return f"{Path(self.file).name}:{self.line}"
 
     def under(self, scope: tuple[str, ...]) -> SourceLine:
         """Return this line with further composites running."""
-        return _line(self.file, self.line, self.function, (*self.scope, *scope))
+        return _line(self.file, self.line, self.function, (*self.scope, *scope), self.module)
 
 
 @block
@@ -65,9 +71,23 @@ def unscoped() -> AbstractContextManager[object]:
     return during(_SCOPE, ())
 
 
+def inside_module(
+    module: object, named: Callable[[], Iterable[tuple[str, object]]]
+) -> AbstractContextManager[object]:
+    """Let source lines inside tell that `module` runs; `named` gives the modules below it, with their paths.
+
+    One that runs inside of another is called as that one's tree calls it.
+    """
+    paths = _MODULE.get()[1]
+    if id(module) not in paths:
+        root = type(module).__name__
+        paths = {id(part): f"{root}.{name}" if name else root for name, part in named()}
+    return during(_MODULE, (paths[id(module)], paths))
+
+
 @lru_cache(maxsize=65536)
-def _line(file: str, line: int, function: str, scope_path: tuple[str, ...]) -> SourceLine:
-    return SourceLine(file, line, function, scope_path)
+def _line(file: str, line: int, function: str, scope_path: tuple[str, ...], module: str) -> SourceLine:
+    return SourceLine(file, line, function, scope_path, module)
 
 
 def _generated(frame: FrameType) -> bool:
@@ -81,7 +101,7 @@ def user_line() -> SourceLine | None:
     while frame is not None:
         code = frame.f_code
         if not _inside(code.co_filename) and not (code.co_filename == "<string>" and _generated(frame)):
-            return _line(code.co_filename, frame.f_lineno, code.co_qualname, _SCOPE.get())
+            return _line(code.co_filename, frame.f_lineno, code.co_qualname, _SCOPE.get(), _MODULE.get()[0])
         frame = frame.f_back
     return None
 

@@ -10,7 +10,7 @@ constant's value or the op's attributes, cut short.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from stratal.base.types import TupleType
@@ -65,17 +65,19 @@ def _rows(nodes: Sequence[Node], number: Mapping[Node, int], sources: SourceTabl
 
 
 def path_of(node: Node) -> tuple[str, ...]:
-    """Return the nesting of a node: classes and functions of the user's, then the composites of its line."""
+    """Return the nesting of a node: the module that made it, or function and line, then composites."""
     if not node.where:
         return ()
     line = node.where[0]
-    return (*functions(line.function), f"line {line.line}", *line.scope)
+    if line.module:
+        return (*line.module.split("."), *line.scope)
+    return (f"{_function(line.function)} line {line.line}", *line.scope)
 
 
-def functions(qualified: str) -> Iterable[str]:
-    """Return the classes and functions in a qualified name: `net.<locals>.Block.forward` is of Block."""
+def _function(qualified: str) -> str:
+    """Return the last class or function of a qualified name: `make.<locals>.step` is `step`."""
     parts = [p for p in qualified.split(".") if p not in ("<locals>", "forward", "<module>")]
-    return parts[-1:] or ["module level"]
+    return parts[-1] if parts else "module"
 
 
 def _type(node: Node) -> str:

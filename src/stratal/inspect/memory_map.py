@@ -111,7 +111,7 @@ def _boxes(
         first = by_id[sharing[block.root]]
         tip = (
             f"{name}\n{first.type}, {format_bytes(block.nbytes)} at {offset}\n{_life(block, numbers)}"
-            + (f"\n{', '.join(map(str, first.where))}" if first.where else "")
+            + (f"\n{', '.join(dict.fromkeys(map(str, first.where)))}" if first.where else "")
             + (f"\nin place: {', '.join(m.label or f'%{m.id}' for m in members)}" if len(members) > 1 else "")
         )
         yield Box(x, y, right - x, bottom - y, kind, name, tip)

@@ -55,7 +55,7 @@ def _cells(start: int, end: int, whole: int, count: int) -> range:
 def _line(plan: ArenaPlan, k: int, by_id: Mapping[int, Value]) -> str:
     block, value = plan.blocks[k], by_id[plan.blocks[k].root]
     members = " ".join(f"%{m}" for m in block.members)
-    where = f"  {', '.join(map(str, value.where))}" if value.where else ""
+    where = f"  {', '.join(dict.fromkeys(map(str, value.where)))}" if value.where else ""
     life = f"{block.life.first}-{block.life.last}"
     return (
         f"  {NAMES[k % len(NAMES)]}  {plan.offsets[k]:>10} +{block.nbytes:<10} {life:>11}  "

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 from stratal.base.elsewhere import instead_of
 from stratal.base.errors import AttributeValueError, StratalError
 from stratal.base.interrupts import deferring
+from stratal.base.source import inside_module
 from stratal.nn import hooks
 from stratal.nn.backward_hooks import WatchedCall
 from stratal.nn.convert import convert, on_the_cpu
@@ -20,6 +21,7 @@ from stratal.tensor.capture import compile as compiled
 from stratal.tensor.capture import note_mutation
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.values.notifying import Table
+from stratal.tensor.values.state import MODE
 
 Self = TypeVar("Self", bound="Module")
 EXTRA_STATE = "_extra_state"  # the key of what get_extra_state returns, as in PyTorch
@@ -87,6 +89,9 @@ class Module(Hooked):
         own = self.__dict__  # once: the attributes of a module take longer
         if own["_compiled"] is not None:
             return own["_compiled"](*args, **kwargs)
+        if MODE.__dict__["trace"] is not None:  # what is traced knows the module it is of
+            with inside_module(self, self.named_modules):
+                return self._call(*args, **kwargs)
         if own["_forward_hooks"] or own["_forward_pre_hooks"]:
             return self._call(*args, **kwargs)
         if own["_backward_hooks"] or own["_backward_pre_hooks"]:

@@ -106,7 +106,8 @@ def _unpack(data: bytes, calls: list[object], given: list[SourceLine]) -> Execut
         raise FormatError(
             "program file: needs other source lines", got=f"{len(given)}, not {header['num_lines']}"
         )
-    lines = [*given, *(SourceLine(f, n, function, tuple(scope)) for f, n, function, scope in header["lines"])]
+    own = (SourceLine(f, n, name, tuple(scope), module) for f, n, name, scope, module in header["lines"])
+    lines = [*given, *own]
     symbols = header["kernels"]
     codes = zip(symbols, blobs, strict=False)
     kernels = {s: KernelObject(s, code, key) for (s, key, _), code in codes}

@@ -56,7 +56,7 @@ function ink(name) {
   return palette.get(name);
 }
 
-const EXPANDED_AT_FIRST = 46;
+const EXPANDED_AT_FIRST = 46, MOST_OPENED = 16;
 
 class GraphView {
   constructor(program, which, app) {
@@ -78,7 +78,7 @@ class GraphView {
     while (queue.length) {
       const group = queue.shift();
       for (const child of group.children.filter((c) => c.group).sort((a, b) => b.count - a.count)) {
-        if (shown + child.children.length > most) continue;
+        if (shown + child.children.length > most || child.children.length > MOST_OPENED) continue;
         child.expanded = true;
         shown += child.children.length;
         queue.push(child);
@@ -95,7 +95,7 @@ class GraphView {
     if (!width) return;
     this.fitted = true;
     const whole = Math.min(width / (x1 - x0 + 60), height / (y1 - y0 + 60));
-    this.zoom = Math.min(1.15, items ? Math.max(whole, 0.3) : Math.max(whole, Math.min(0.62, width / (x1 - x0 + 60))));
+    this.zoom = Math.min(1, items ? Math.max(whole, 0.3) : Math.max(whole, Math.min(0.9, width / (x1 - x0 + 60))));
     this.left = (x0 + x1) / 2 - width / this.zoom / 2;
     this.top = items ? (y0 + y1) / 2 - height / this.zoom / 2 : y0 - 20 / this.zoom + Math.min(0, (y1 - y0 + 40 / this.zoom - height / this.zoom) / 2);
     this.surface.ask();
@@ -183,10 +183,11 @@ class GraphView {
     });
   }
 
-  colour(node) {
-    const kernels = this.which === "optimised" ? this.program.graphs.optimised.kernels[node.id] : null;
-    const kernel = kernels && this.program.byKernel.get(kernels[0]);
-    return ink(kernel ? classOf(kernel) : this.which === "optimised" ? "pack" : familyOf(node.op));
+  /** The kind of work of a node: of its kernel, or, of what was captured, of its op. */
+  kind(node) {
+    if (this.which === "captured") return familyOf(node.op);
+    const kernels = this.program.graphs.optimised.kernels[node.id];
+    return kernels ? classOf(this.program.byKernel.get(kernels[0])) : "pack";
   }
   draw(c, width, height) {
     const { zoom } = this;
@@ -240,18 +241,35 @@ class GraphView {
     c.roundRect(g.ax, g.ay, g.width, g.height, 9);
     c.fill();
     c.stroke();
+    this.mix(c, g);
     if (this.zoom < 0.2) return;
     c.fillStyle = ink("ink");
     c.font = "600 12px ui-sans-serif, system-ui, sans-serif";
-    c.fillText(`▸ ${cut(g.name, 34)}`, g.ax + 11, g.ay + g.height / 2);
+    c.fillText(`▸ ${cut(g.name, 34)}`, g.ax + 11, g.ay + g.height / 2 - 2);
     c.fillStyle = ink("faint");
     c.font = "11px ui-sans-serif, system-ui, sans-serif";
     c.textAlign = "right";
-    c.fillText(String(g.count), g.ax + g.width - 11, g.ay + g.height / 2);
+    c.fillText(String(g.count), g.ax + g.width - 11, g.ay + g.height / 2 - 2);
     c.textAlign = "left";
   }
+  /** Show what kinds of work are in a closed group, as a strip along its lower edge. */
+  mix(c, g) {
+    if (!g.mixed) {
+      const count = new Map();
+      const walk = (item) => { if (item.group) item.children.forEach(walk); else { const k = this.kind(item); count.set(k, (count.get(k) || 0) + 1); } };
+      walk(g);
+      g.mixed = [...count].sort((a, b) => b[1] - a[1]);
+    }
+    const wide = g.width - 22;
+    let x = g.ax + 11;
+    for (const [kind, n] of g.mixed) {
+      c.fillStyle = ink(kind);
+      c.fillRect(x, g.ay + g.height - 6, (wide * n) / g.count, 2.5);
+      x += (wide * n) / g.count;
+    }
+  }
   node(c, n) {
-    const colour = this.colour(n);
+    const colour = ink(this.kind(n));
     const chosen = this.chosen && this.chosen.has(n.id);
     c.fillStyle = this.zoom < 0.2 ? colour : ink("raised");
     c.beginPath();

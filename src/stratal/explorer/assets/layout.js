@@ -9,8 +9,8 @@ function familyOf(op) {
   return VIEWS.has(op) ? "pack" : "pointwise";
 }
 
-const NODE_HEIGHT = 26, GROUP_HEIGHT = 34, GAP_X = 18, GAP_Y = 26, PAD = 14, HEADER = 26, MOST_ACROSS = 1500;
-const textWidth = (text) => 22 + 6.6 * Math.min(text.length, 34);
+const NODE_HEIGHT = 26, GROUP_HEIGHT = 36, GAP_X = 18, GAP_Y = 26, PAD = 14, HEADER = 26, MOST_ACROSS = 1500;
+const textWidth = (text) => 26 + 7 * Math.min(text.length, 38);
 
 /** Build groups by the paths of nodes. Inputs, and what constants alone decide, are left to the panel. */
 function groupsOf(graph, phases) {
