@@ -14,6 +14,7 @@ from stratal.nn import hooks
 from stratal.nn.backward_hooks import WatchedCall
 from stratal.nn.convert import convert, on_the_cpu
 from stratal.nn.hooks import TABLES, Hooked
+from stratal.nn.markup import module_html
 from stratal.nn.parameter import Parameter
 from stratal.nn.state import LoadResult, load_into
 from stratal.tensor.api.explained import explain_methods
@@ -490,6 +491,10 @@ class Module(Hooked):
         if not children and len(extra) <= 1:
             return f"{self._get_name()}({''.join(extra)})"
         return f"{self._get_name()}(\n  " + "\n  ".join(extra + children) + "\n)"
+
+    def _repr_html_(self) -> str:
+        """Return the tree of modules for notebooks: a click opens what has parts."""
+        return module_html(self)
 
 
 def _join(prefix: str, name: str) -> str:

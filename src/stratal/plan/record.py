@@ -24,7 +24,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from stratal.base.errors import FormatError
-from stratal.plan.text import BODIES, estimated_seconds, nested, plan_to_text
+from stratal.plan.text import BODIES, estimated_seconds, nested, plan_to_html, plan_to_text
 
 FORMAT: Final = 1
 JSON = dict[str, Any]
@@ -115,6 +115,9 @@ class Plan:
         return plan_to_text(self._value, self.hash)
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return plan_to_html(self._value, self.hash)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self.hash == other.hash

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
 from typing import Any, Final
 
 from stratal.base.log import duration
+from stratal.base.markup import folded, table, titled
 from stratal.memory.render import format_bytes
 
 JSON = Mapping[str, Any]
@@ -13,6 +15,7 @@ HEAD: Final = ("#", "kernel", "anchor and tactic", "from", "flops", "bytes", "es
 RIGHT: Final = frozenset(("#", "flops", "bytes", "est.", "share"))
 NAME_WIDTH: Final = 44
 MOST_INPUTS: Final = 6
+MOST_ROWS: Final = 200  # in a notebook
 BODIES: Final = ("condition", "body", "then", "otherwise")
 
 COPIES: Final = {"copy": "copy to", "copy-start": "begin to copy", "copy-done": "wait for the copy of"}
@@ -31,6 +34,17 @@ def plan_to_text(plan: JSON, hash_: str, *, lasting: bool = False) -> str:
     rows = list(_rows(plan, plan["commands"], 0, estimated_seconds(plan["commands"])))
     lines = [_title(plan, hash_), *_memory(plan, lasting), *_table(rows)]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def plan_to_html(plan: JSON, hash_: str) -> str:
+    """Return a plan for notebooks: title, memory, a table of commands that a click opens."""
+    rows = _rows(plan, plan["commands"], 0, estimated_seconds(plan["commands"]))
+    cells = [row for row in rows if not isinstance(row, str)]
+    left = (k for k, name in enumerate(HEAD) if name not in RIGHT)
+    more = f"; the first {MOST_ROWS}" if len(cells) > MOST_ROWS else ""
+    shown = folded(f"{plural(len(cells), 'command')}{more}", table(HEAD, cells[:MOST_ROWS], left=left))
+    memory = "".join(f"<div>{escape(line.strip())}</div>" for line in _memory(plan, False))
+    return titled(_title(plan, hash_), memory + shown)
 
 
 def signature(plan: JSON) -> str:

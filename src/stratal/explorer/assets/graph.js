@@ -66,7 +66,7 @@ class GraphView {
     this.root.expanded = true;
     this.expandTo(EXPANDED_AT_FIRST);
     this.surface = new Surface((c, w, hh) => this.draw(c, w, hh));
-    this.surface.onsize = () => { if (!this.fitted) this.fit(); };
+    this.surface.onsize = () => { if (!this.fitted) this.fit(this.chosen && [...this.chosen].map((id) => this.nodes[id]).filter((n) => n.parent)); };
     this.relay();
     this.listen();
   }
@@ -187,7 +187,8 @@ class GraphView {
   kind(node) {
     if (this.which === "captured") return familyOf(node.op);
     const kernels = this.program.graphs.optimised.kernels[node.id];
-    return kernels ? classOf(this.program.byKernel.get(kernels[0])) : "pack";
+    if (!kernels) return "pack";
+    return classOf(kernels.map((k) => this.program.byKernel.get(k)).reduce((a, b) => (b.seconds > a.seconds ? b : a)));
   }
   draw(c, width, height) {
     const { zoom } = this;

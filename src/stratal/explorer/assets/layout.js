@@ -118,6 +118,27 @@ function lift(nodes) {
 /** Where in the order of the graph an item stands; a group stands where its nodes do on average. */
 const orderOf = (item) => (item.group ? item.middling : item.id);
 
+/** Put items in layers, each below what it reads; where groups read each other, the one that is earlier goes first. */
+function layered(items, edges) {
+  for (const item of items) Object.assign(item, { layer: 0, before: [], after: [], waits: 0, done: false });
+  for (const [a, b] of edges.values()) { a.after.push(b); b.waits++; }
+  const layers = [], ready = items.filter((i) => !i.waits);
+  let next = 0;
+  for (let left = items.length; left; left--) {
+    let item = ready.shift();
+    if (!item) { while (items[next].done) next++; item = items[next]; }
+    item.done = true;
+    (layers[item.layer] = layers[item.layer] || []).push(item);
+    for (const b of item.after) {
+      if (b.done) continue;
+      b.before.push(item);
+      b.layer = Math.max(b.layer, item.layer + 1);
+      if (--b.waits === 0) ready.push(b);
+    }
+  }
+  return layers;
+}
+
 /** Lay a group out in layers, and what is expanded in it before; sizes and relative places stay in the items. */
 function layOut(group) {
   const items = group.children.slice().sort((a, b) => orderOf(a) - orderOf(b));
@@ -127,15 +148,8 @@ function layOut(group) {
       item.width = item.group ? textWidth(`${item.name}  ${item.count}`) + 26 : textWidth(item.op) + 6;
       item.height = item.group ? GROUP_HEIGHT : NODE_HEIGHT;
     }
-    item.layer = 0;
-    item.before = [];
   }
-  for (const [a, b] of group.edges.values()) if (orderOf(a) < orderOf(b)) b.before.push(a);
-  const layers = [];
-  for (const item of items) {
-    for (const a of item.before) item.layer = Math.max(item.layer, a.layer + 1);
-    (layers[item.layer] = layers[item.layer] || []).push(item);
-  }
+  const layers = layered(items, group.edges);
   const top = group.parent ? HEADER + PAD : PAD;
   let y = top, widest = 0;
   const rows = [];

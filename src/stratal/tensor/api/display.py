@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from html import escape
+from typing import Any, Final
+
 import numpy as np
 
 from stratal.base.dtypes import as_dtype, bool_, int64
 from stratal.base.errors import StratalError
+from stratal.base.markup import table, titled
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.values.state import MODE
+
+MOST_SHOWN: Final = 12  # rows and columns of a table
 
 
 def show(tensor: Tensor) -> str:
@@ -23,6 +29,29 @@ def show(tensor: Tensor) -> str:
         where = f" from {node.where[0]}" if node is not None and node.where else ""
         return later or f"{name}<traced {tensor.type}{where}>"
     return text_of(tensor, name, _gradient(tensor))
+
+
+def show_html(tensor: Tensor) -> str:
+    """Return a table of a tensor with one or two axes for notebooks, of others what prints."""
+    trace = MODE.trace
+    traced = tensor._trace is not None or (trace is not None and trace.reads(tensor))
+    if traced or tensor.ndim not in (1, 2) or not tensor.numel():
+        return f"<pre>{escape(show(tensor))}</pre>"
+    try:
+        array = tensor._value("print").array
+    except StratalError:
+        return f"<pre>{escape(show(tensor))}</pre>"
+    rows = array[None] if tensor.ndim == 1 else array
+    shown = [_shortened(row) for row in (rows if len(rows) <= MOST_SHOWN else rows[:MOST_SHOWN])]
+    if len(rows) > MOST_SHOWN:
+        shown.append(["⋮"] * len(shown[0]))
+    gradient = _gradient(tensor)
+    return titled(f"{tensor.type}{f', {gradient}' if gradient else ''}", table((), shown))
+
+
+def _shortened(row: np.ndarray[Any, Any]) -> list[str]:
+    cells = [f"{x:.4g}" if isinstance(x, float) else str(x) for x in row[:MOST_SHOWN].tolist()]
+    return cells if len(row) <= MOST_SHOWN else [*cells, "…"]
 
 
 def _gradient(tensor: Tensor) -> str:

@@ -20,7 +20,7 @@ from stratal.base.dtypes import DType, as_dtype
 from stratal.base.elsewhere import METHODS
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, StratalError
 from stratal.base.interrupts import deferring
-from stratal.tensor.api.display import show
+from stratal.tensor.api.display import show, show_html
 from stratal.tensor.api.draws import DRAWS
 from stratal.tensor.api.explained import explained
 from stratal.tensor.api.functions import PLAIN
@@ -374,7 +374,7 @@ def _install() -> None:
         methods[name] = functools.partialmethod(cast, as_dtype(dtype))
     methods.update({function.__name__: function for function in _OWN})
     methods.update(sort=sorting.sort_method)
-    methods.update(__repr__=show, backward=backward)
+    methods.update(__repr__=show, _repr_html_=show_html, backward=backward)
     for name, module in METHODS.items():
         setattr(Tensor, name, _Elsewhere(module, name))
     for name, method in methods.items():
