@@ -62,10 +62,11 @@ class Program {
     this.launched.forEach((k, i) => Object.assign(k, (row.kernels || [])[i] || { lines: [] }));
     this.kernels = this.launched;
     this.host = this.commands.filter((c) => c.do === "host");
-    this.total = this.kernels.concat(this.host).reduce((n, k) => n + k.seconds * k.times, 0) || 1;
     this.byKernel = new Map(this.kernels.map((k) => [k.number, k]));
     const measured = (this.profile && this.profile.kernels) || [];
     for (const m of measured) if (m.number && this.byKernel.has(m.number)) this.byKernel.get(m.number).measured = m;
+    for (const c of this.commands) c.cost = c.seconds === undefined ? 0 : c.measured ? c.measured.seconds : this.profile && c.do === "kernel" ? 0 : c.seconds * c.times;
+    this.total = this.commands.reduce((n, c) => n + c.cost, 0) || 1;
     this.members = new Map();
     const optimised = this.graphs && this.graphs.optimised;
     if (optimised) {
@@ -76,7 +77,7 @@ class Program {
     this.lineKernels = new Map();
     for (const k of this.kernels) {
       k.lines = k.lines || [];
-      k.share = (k.seconds * k.times) / this.total;
+      k.share = k.cost / this.total;
       const seen = new Set(k.lines.map((l) => this.place(l)));
       for (const place of seen) (this.lineKernels.get(place) || this.lineKernels.set(place, []).get(place)).push(k);
     }

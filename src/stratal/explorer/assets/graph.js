@@ -211,9 +211,9 @@ class GraphView {
     }
     c.stroke();
     c.globalAlpha = 1;
+    this.strong(c);
     c.textBaseline = "middle";
     for (const i of inSight) if (!(i.group && i.expanded)) i.group ? this.group(c, i) : this.node(c, i);
-    this.strong(c);
   }
   hull(c, g) {
     c.fillStyle = g.depth % 2 ? ink("panel") : ink("bg");
@@ -294,6 +294,7 @@ class GraphView {
     if (!this.chosen || this.chosen.size > 40) return;
     c.lineWidth = 1.8 / Math.min(this.zoom, 1);
     c.strokeStyle = ink("accent");
+    c.globalAlpha = 0.75;
     c.beginPath();
     for (const id of this.chosen) {
       const node = this.nodes[id];
@@ -302,6 +303,7 @@ class GraphView {
       for (const u of node.users) if (!this.chosen.has(u)) edge(c, this.shown(node), this.shown(this.nodes[u]));
     }
     c.stroke();
+    c.globalAlpha = 1;
   }
 }
 

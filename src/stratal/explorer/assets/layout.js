@@ -9,7 +9,7 @@ function familyOf(op) {
   return VIEWS.has(op) ? "pack" : "pointwise";
 }
 
-const NODE_HEIGHT = 26, GROUP_HEIGHT = 36, GAP_X = 18, GAP_Y = 26, PAD = 14, HEADER = 26, MOST_ACROSS = 1500;
+const NODE_HEIGHT = 26, GROUP_HEIGHT = 36, GAP_X = 18, GAP_Y = 26, PAD = 14, HEADER = 26, MOST_ACROSS = 1500, MOST_CALLS = 24;
 const textWidth = (text) => 26 + 7 * Math.min(text.length, 38);
 
 /** Build groups by the paths of nodes. Inputs, and what constants alone decide, are left to the panel. */
@@ -31,7 +31,7 @@ function groupsOf(graph, phases) {
     node.parent = at;
     at.children.push(node);
   }
-  split(root, nodes);
+  split(root);
   tidy(root);
   const groups = [];
   number(root, groups);
@@ -43,25 +43,33 @@ function newGroup(name, parent, depth) {
   return { group: true, name, parent, depth, named: new Map(), children: [], edges: new Map(), expanded: false };
 }
 
-/** Split a group of nodes alone into what hangs together: calls of one line are told apart. */
-function split(group, nodes) {
-  for (const child of group.children.slice()) if (child.group) split(child, nodes);
-  const own = group.children.filter((c) => !c.group);
-  if (!group.parent || own.length < 4 || own.length !== group.children.length) return;
+/** Split groups of nodes alone into what hangs together: several calls of one function stand apart. */
+function split(group) {
+  group.children = group.children.flatMap((child) => {
+    if (!child.group) return [child];
+    split(child);
+    return parted(child);
+  });
+}
+
+function parted(group) {
+  const own = group.children;
+  if (own.length < 4 || own.some((c) => c.group)) return [group];
   const of = new Map(own.map((n) => [n.id, n.id]));
   const find = (x) => { while (of.get(x) !== x) { of.set(x, of.get(of.get(x))); x = of.get(x); } return x; };
   for (const n of own) for (const i of n.inputs) if (of.has(i)) of.set(find(i), find(n.id));
   const parts = new Map();
   for (const n of own) (parts.get(find(n.id)) || parts.set(find(n.id), []).get(find(n.id))).push(n);
   const found = [...parts.values()].filter((p) => p.length > 1);
-  if (found.length < 2) return;
-  group.children = own.filter((n) => parts.get(find(n.id)).length === 1);
-  found.sort((a, b) => a[0].id - b[0].id).forEach((part, k) => {
-    const made = newGroup(`${group.name} · ${k + 1}`, group, group.depth + 1);
-    made.children = part;
-    part.forEach((n) => { n.parent = made; });
-    group.children.push(made);
+  if (found.length < 2 || found.length > MOST_CALLS) return [group];
+  const made = found.map((part, k) => {
+    const call = newGroup(`${group.name} · ${k + 1}`, group.parent, group.depth);
+    call.children = part;
+    part.forEach((n) => { n.parent = call; });
+    return call;
   });
+  group.children = own.filter((n) => parts.get(find(n.id)).length === 1);
+  return group.children.length ? [...made, group] : made;
 }
 
 /** Merge a group with the only group in it; put a group of one node in its parent's place. */

@@ -39,7 +39,7 @@ const PANELS = {
     return [
       h("div.crumb", null, `kernel ${id} of ${p.kernels.length}`), h("h2", null, h("i.chip", { style: { "--c": colourOf(k) } }), k.name),
       placeLinks(app, k.lines) || h("p", null, (k.from || []).join(", ")),
-      facts([["tactic", k.tactic], ["estimated", `${duration(k.seconds)}${k.times > 1 ? ` × ${k.times}` : ""}, ${percent(k.share)} of the run`],
+      facts([["tactic", k.tactic], ["estimated", `${duration(k.seconds)}${k.times > 1 ? ` × ${k.times}` : ""}${m ? "" : `, ${percent(k.share)} of the run`}`],
         m ? ["measured", `${duration(m.seconds)}, ${percent(m.share)} of the run, ${percent(m.of_roofline)} of the roofline`] : null,
         ["bound by", k.bound === "latency" ? "the launch itself" : k.bound === "compute" ? "arithmetic" : "memory traffic"],
         ["operations", flops(k.flops)], ["reads", bytes(k.read_bytes)], ["writes", bytes(k.written_bytes)], ["chunks", String(k.chunks)],

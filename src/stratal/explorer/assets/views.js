@@ -30,7 +30,7 @@ function overview(app) {
       h("div", null, h("h3", null, "Kernels that take longest"), h("div.card", null, longest.slice(0, 12).map((k) =>
         h("button.row.heavy", { "data-kernel": k.number, onclick: () => app.select({ type: "kernel", id: k.number }) },
           h("span.num.dim", null, String(k.number)), h("span", null, h("i.chip", { style: { "--c": colourOf(k) } }), k.name),
-          h("span.num", null, duration(k.seconds * k.times)), share(k.share / longest[0].share, colourOf(k)), h("span.num.dim", null, percent(k.share)))))),
+          h("span.num", null, duration(k.cost)), share(k.share / longest[0].share, colourOf(k)), h("span.num.dim", null, percent(k.share)))))),
       lines.length ? h("div", null, h("h3", null, "Lines that take longest"), h("div.card", null, lines.slice(0, 12).map(([place, part, n]) =>
         h("button.row.bylines", { onclick: () => app.select({ type: "line", id: place }) },
           h("span.mono", null, p.placeName(place)), h("span.num.dim", null, plural(n, "kernel")), share(part / lines[0][1]), h("span.num.dim", null, percent(part)))))) : null));
@@ -69,14 +69,14 @@ function kernels(app) {
     text: `${c.number || ""} ${c.name || c.op || c.label} ${c.tactic || ""} ${p.names(c).join(" ")} ${(c.ops || []).join(" ")}`.toLowerCase(),
   }));
   const seconds = (r) => r.c.seconds * r.c.times;
-  const most = Math.max(...rows.map(seconds), 1e-12);
-  const columns = [["#", (r) => r.i, true], ["kernel", (r) => r.name], ["tactic", (r) => r.c.tactic || ""], ["from", (r) => r.names[0] || ""], ["flops", (r) => r.c.flops, true], ["bytes", (r) => r.c.read_bytes + r.c.written_bytes, true], ["est.", seconds, true], ["share", seconds, true], [p.measured ? "measured" : "bound", (r) => (p.measured ? (r.c.measured || {}).seconds || 0 : r.c.bound), p.measured]];
+  const most = Math.max(...rows.map((r) => r.c.cost), 1e-12);
+  const columns = [["#", (r) => r.i, true], ["kernel", (r) => r.name], ["tactic", (r) => r.c.tactic || ""], ["from", (r) => r.names[0] || ""], ["flops", (r) => r.c.flops, true], ["bytes", (r) => r.c.read_bytes + r.c.written_bytes, true], ["est.", seconds, true], ["share", (r) => r.c.cost, true], [p.measured ? "measured" : "bound", (r) => (p.measured ? (r.c.measured || {}).seconds || 0 : r.c.bound), p.measured]];
   const { box, show, count, filter } = sortable(app, "kernels", columns, rows, (r) => {
     const c = r.c;
     return h(`button${app.isSelected("kernel", c.number) ? ".on" : ""}`, { "data-kernel": c.number || "", onclick: () => c.number && app.select({ type: "kernel", id: c.number }) },
       h("span.num.dim", null, c.number ? String(c.number) : ""), h("span", { title: r.name, style: { "padding-left": `${c.depth * 12}px` } }, h("i.chip", { style: { "--c": colourOf(c) } }), r.name),
       h("span.dim", null, c.tactic || ""), h("span.mono.dim", null, r.names[0] || ""), h("span.num", null, flops(c.flops)),
-      h("span.num", null, bytes(c.read_bytes + c.written_bytes)), h("span.num", null, duration(seconds(r))), share(seconds(r) / most, colourOf(c), seconds(r) / p.total),
+      h("span.num", null, bytes(c.read_bytes + c.written_bytes)), h("span.num", null, duration(seconds(r))), share(c.cost / most, colourOf(c), c.cost / p.total),
       p.measured ? h("span.num", null, c.measured ? duration(c.measured.seconds) : "") : h("span.dim", null, c.do === "host" ? "Python" : c.bound));
   });
   box.append(h("div.bar", null, h("h2", null, "Kernels"), count, h("span.push"), filter));
