@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import operator
+from pathlib import Path
+
 import numpy as np
 import pytest
 from benchmarks.surface.draws import Draws
@@ -11,7 +15,7 @@ from benchmarks.surface.layers import call_of, made_and_called
 import stratal as st
 from stratal import nn, optim
 from stratal.base.elsewhere import _BY_NAME
-from stratal.base.errors import AttributeValueError, StratalError
+from stratal.base.errors import AttributeValueError, FormatError, StratalError
 
 
 @pytest.mark.parametrize(
@@ -143,3 +147,48 @@ def test_a_group_the_optimizer_did_not_make_is_refused_by_name(change: str) -> N
     net(st.ones(1, 2)).sum().backward()
     with pytest.raises(AttributeValueError, match="did not make"):
         opt.step()
+
+
+@pytest.mark.parametrize("file", ["file", "bytes"])
+def test_a_checkpoint_goes_to_an_open_file_and_back(file: str, tmp_path: Path) -> None:
+    value = {"w": st.ones(2, 3), "epoch": 3}
+    opened = io.BytesIO() if file == "bytes" else (tmp_path / "a.bin").open("w+b")
+    with opened:
+        st.save(value, opened)
+        opened.seek(0)
+        found = st.load(opened)
+    assert found["epoch"] == 3 and found["w"].tolist() == value["w"].tolist()
+
+
+@pytest.mark.parametrize("data", [b"", b"PK", b"\x80\x02}q\x00.", b"x" * 5000])
+def test_an_open_file_of_something_else_is_refused(data: bytes) -> None:
+    with pytest.raises(FormatError):
+        st.load(io.BytesIO(data))
+
+
+def test_what_is_no_file_to_load_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="opened as binary"):
+        st.load(io.StringIO("text"))
+    with pytest.raises(TypeError, match="takes a path or an open file"):
+        st.load(3)
+    with pytest.raises(FileNotFoundError, match="there is no"):
+        st.load(tmp_path / "nothing.stratal")
+
+
+def test_a_forgotten_call_of_parameters_is_told() -> None:
+    with pytest.raises(TypeError, match=r"(?s)Adam.*call it: net.parameters\(\)"):
+        optim.Adam(nn.Linear(2, 2).parameters)
+
+
+@pytest.mark.parametrize("key", ["model", "state_dict"])
+def test_a_checkpoint_in_place_of_a_state_dict_says_which_part_is_one(key: str) -> None:
+    net = nn.Linear(2, 2)
+    checkpoint = {"epoch": 1, "optimizer": {"state": {}}, key: net.state_dict()}
+    with pytest.raises(StratalError, match=rf"a checkpoint: load_state_dict\(checkpoint\['{key}'\]\)"):
+        net.load_state_dict(checkpoint)
+
+
+@pytest.mark.parametrize("name", ["onnx", "export", "distributed.init_process_group", "distributed.get_rank"])
+def test_names_that_are_elsewhere_are_told(name: str) -> None:
+    with pytest.raises(AttributeError, match=r"hint:"):
+        operator.attrgetter(name)(st)

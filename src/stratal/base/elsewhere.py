@@ -10,7 +10,12 @@ _INSTEAD: Final = {
     "accelerator mps xpu pin_memory": 'only the CPU is here; device="cpu" is taken, too',
     "backends": "only the CPU is here: the settings STRATAL_THREADS and STRATAL_TARGET say how it is used",
     "hub": "not here: st.load reads models that st.save wrote",
-    "onnx": "st.save(net, path, inputs=x) saves a graph",
+    "onnx export": "st.save(net, path, inputs=x) saves a graph, st.freeze(net, x).save(path) one to serve",
+    "init_process_group destroy_process_group": "`stratal launch -n 4 script.py` starts ranks, which join at "
+    "the first collective",
+    "get_rank": "st.distributed.rank()",
+    "get_world_size": "st.distributed.world_size()",
+    "DistributedDataParallel": "st.distributed.parallel(step, ...): docs/parallel.md has an example",
     "jit script": "st.compile",
     "lax": "st.cond, st.switch, st.scan, st.while_loop, st.fori_loop and st.map",
     "numpy": "the functions are in stratal itself",

@@ -3,6 +3,9 @@
 `stratal launch -n 4 script.py` starts ranks; a script started by itself is a job of one rank, without MPI.
 """
 
+import sys as _sys
+
+from stratal.base.elsewhere import no_attribute as _no_attribute
 from stratal.distributed.collectives import Pending as Pending
 from stratal.distributed.collectives import all_gather as all_gather
 from stratal.distributed.collectives import all_reduce as all_reduce
@@ -37,3 +40,7 @@ from stratal.distributed.world import world_size as world_size
 from stratal.distributed.zero import Memory as Memory
 from stratal.distributed.zero import zero as zero
 from stratal.distributed.zero import zero_memory as zero_memory
+
+
+def __getattr__(name: str) -> object:
+    raise _no_attribute(_sys.modules[__name__], "module 'stratal.distributed'", name)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import numpy as np
 
@@ -53,13 +53,15 @@ _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 _OVERHEAD: Final = MANIFEST_LIMIT + (1 << 16)  # of a zip file: its manifest and what zip adds
 
 
-def write_container(path: str | Path, files: Mapping[str, Iterable[Bytes]]) -> None:
+def write_container(path: str | Path | BinaryIO, files: Mapping[str, Iterable[Bytes]]) -> None:
     """Write named files and their manifest; a container that stood there is replaced whole or stays whole.
+
+    An open file gets the one file that a path ending in `.stratal` would name, where it stands.
 
     Raises: FileWriteError.
     """
-    target = destination(path)
-    in_one = target.suffix == SINGLE_FILE
+    target = destination(path) if isinstance(path, (str, os.PathLike)) else None
+    in_one = target is None or target.suffix == SINGLE_FILE
     chunks = {name: list(parts) for name, parts in files.items()}
     rows = {
         name: row_of(name, parts, "" if in_one else secrets.token_hex(8)) for name, parts in chunks.items()
@@ -69,8 +71,11 @@ def write_container(path: str | Path, files: Mapping[str, Iterable[Bytes]]) -> N
         joined = {name: b"".join(parts) for name, parts in members.items()}
         with UNINTERRUPTIBLE:  # an exception leaves a ZipFile that cannot be closed; its finalizer drops one
             data = _zip_bytes({MANIFEST: manifest_of(rows), **joined})
-        write_atomically(target, [data])
-    else:
+        if isinstance(path, (str, os.PathLike)):
+            write_atomically(path, [data])
+        else:
+            path.write(data)
+    elif target is not None:
         write_folder(target, manifest_of(rows), members)
 
 
@@ -86,13 +91,18 @@ def _zip_bytes(members: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def read_container(path: str | Path) -> dict[str, memoryview]:
-    """Return the files of a container by name, every byte checked. Raises: FormatError."""
-    place = Path(path)
+def read_container(path: str | Path | BinaryIO) -> dict[str, memoryview]:
+    """Return the files of a container by name, every byte checked; an open file is read from where it stands.
+
+    Raises: FormatError.
+    """
+    opened = None if isinstance(path, (str, os.PathLike)) else path
+    place = Path("the file given" if opened is not None else path)  # type: ignore[arg-type]
     try:
-        if place.is_dir():
+        if opened is None and place.is_dir():
             return read_folder(place)
-        data = _read_zip(place)
+        file, size = open_file(place) if opened is None else _stream(opened)
+        data = _read_zip(file, size, place)
         with UNINTERRUPTIBLE:  # as in writing
             members = _unzipped(data)
     except (OSError, ValueError) as error:  # a name too long, or not to be looked at
@@ -109,12 +119,20 @@ def read_container(path: str | Path) -> dict[str, memoryview]:
     return found
 
 
-def _read_zip(path: Path) -> memoryview:
+def _stream(opened: BinaryIO) -> tuple[io.BytesIO, int]:
+    """Return what is left to read of an open file, and its size. Raises: FormatError for one of text."""
+    data: object = opened.read()
+    if not isinstance(data, bytes):
+        got = f"a file of {type(data).__name__}"
+        raise FormatError("load: takes a file opened as binary", got=got, hint='open(path, "rb")')
+    return io.BytesIO(data), len(data)
+
+
+def _read_zip(file: FileIO | io.BytesIO, size: int, path: Path) -> memoryview:
     """Return the bytes of a zip file whose first member is a manifest of what it holds, and of no more.
 
-    Raises: FormatError, before anything large is read.
+    Raises: FormatError, before anything large is read of a file that has a path.
     """
-    file, size = open_file(path)
     with file:
         start = bytes(read_aligned(file, min(size, _FIRST.size + len(MANIFEST) + MANIFEST_LIMIT), path))
         rows = checked_manifest(_first_member(start, path))

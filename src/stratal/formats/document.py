@@ -17,7 +17,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, BinaryIO, Final, NoReturn
 
 import numpy as np
 
@@ -160,7 +160,7 @@ def _refuse(data: object) -> NoReturn:
 NAME: Final = "checkpoint"
 
 
-def write_checkpoint(path: str | Path, nest: Any) -> None:
+def write_checkpoint(path: str | Path | BinaryIO, nest: Any) -> None:
     """Write a nest to a folder, or to one file where `path` ends in `.stratal`.
 
     Raises: FormatError naming what files do not hold, FileWriteError; what stood there before then stays.

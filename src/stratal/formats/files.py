@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from io import FileIO
+from io import BytesIO, FileIO
 from pathlib import Path
 
 import numpy as np
@@ -144,7 +144,7 @@ def read_whole(path: Path, limit: int | None = None, *, follow: bool = True) -> 
         return read_aligned(file, size, path)
 
 
-def read_aligned(file: FileIO, size: int, path: Path) -> memoryview:
+def read_aligned(file: FileIO | BytesIO, size: int, path: Path) -> memoryview:
     """Return the next bytes of an open file, 64-byte aligned and writable. Raises: FormatError."""
     try:
         raw = np.empty(size + 64, np.uint8)

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class ModelFile:
     batches: Mapping[int, Graph] = field(default_factory=dict)  # for other batch sizes
 
 
-def write_model(path: str | Path, model: ModelFile) -> None:
+def write_model(path: str | Path | BinaryIO, model: ModelFile) -> None:
     """Write a model to a folder, or to one file where `path` ends in `.stratal`.
 
     Raises: FormatError for what files do not hold, FileWriteError where the disk refuses. The old model

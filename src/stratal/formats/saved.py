@@ -4,13 +4,14 @@ class.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from stratal.base.errors import AttributeValueError, FormatError, ShapeError
+from stratal.base.errors import AttributeValueError, DTypeError, FormatError, ShapeError
 from stratal.formats.artifact import frozen_of
 from stratal.formats.container import read_container
 from stratal.formats.document import NAME as CHECKPOINT
@@ -25,10 +26,10 @@ from stratal.tensor.tensor import Tensor, hold, tensor
 
 
 def save(
-    model: Any, path: str | Path, *, inputs: Any = None, optimizer: Any = None,
+    model: Any, path: str | Path | BinaryIO, *, inputs: Any = None, optimizer: Any = None,
     options: Mapping[str, Any] | None = None, dynamic_batch: bool = True
 ) -> None:
-    """Write a module or a checkpoint to a folder, or to one file where `path` ends in `.stratal`.
+    """Write a module or a checkpoint to a folder, or to one file where `path` ends in `.stratal` or is open.
 
     A checkpoint is any nest of dicts, lists and tuples of tensors, numbers, text and None, such as
     `net.state_dict()` or `{"model": net.state_dict(), "optimizer": opt.state_dict(), "epoch": 3}`: `load`
@@ -77,14 +78,18 @@ def _state_of(model: Any) -> dict[str, Any]:
     return dict(model.state_dict(keep_vars=True))
 
 
-def load(path: str | Path, map_location: Any = None, *, weights_only: bool = True, mmap: bool = False) -> Any:
+def load(
+    path: str | Path | BinaryIO, map_location: Any = None, *, weights_only: bool = True, mmap: bool = False
+) -> Any:
     """Return what `save` wrote to a folder or file: a checkpoint as it was, a model as a SavedModel; and of
-    what a FrozenModel wrote, that one.
+    what a FrozenModel wrote, that one. `path` may be a file opened for reading as binary, such as a BytesIO.
 
     `map_location` is the CPU; files hold data alone, whatever PyTorch's `weights_only` and `mmap` say.
 
-    Raises: FormatError for anything else.
+    Raises: FormatError for anything else; where there is no such file, one that is a FileNotFoundError too.
     """
+    if not (isinstance(path, (str, os.PathLike)) or hasattr(path, "read")):
+        raise DTypeError("load: takes a path or an open file", got=type(path).__name__)
     if callable(map_location) or isinstance(map_location, Mapping):
         raise AttributeValueError(
             "load: map_location is a device", got=type(map_location).__name__, hint="only the CPU is here"

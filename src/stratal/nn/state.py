@@ -72,11 +72,19 @@ def load_into(
         raise StateDictError(
             f"load_state_dict: the state dict does not fit {owner}",
             got="; ".join(problems),
-            hint="strict=False loads the names that match"
-            if not misshapen
-            else "the module was built with other sizes",
+            hint=_hint(own, state, bool(misshapen)),
         )
     with no_grad():
         for name, array in arrays.items():
             own[name].copy_(array)
     return LoadResult(missing, unexpected)
+
+
+def _hint(own: Mapping[str, Tensor], state: Mapping[str, Any], misshapen: bool) -> str:
+    """Return what to do about a state dict that does not fit: of a checkpoint, which part of it is one."""
+    for key, part in state.items():
+        if isinstance(part, Mapping) and any(name in own for name in part):
+            return f"this is a checkpoint: load_state_dict(checkpoint[{key!r}])"
+    return (
+        "the module was built with other sizes" if misshapen else "strict=False loads the names that match"
+    )

@@ -107,6 +107,11 @@ class Optimizer(Hooked):
                 f"{type(self).__name__}: takes parameters, not their module", got=type(params).__name__,
                 hint="pass net.parameters()",
             )  # fmt: skip
+        if callable(params) and not isinstance(params, Iterable):
+            raise DTypeError(
+                f"{type(self).__name__}: takes parameters, not what gives them",
+                got=getattr(params, "__qualname__", type(params).__name__), hint="call it: net.parameters()",
+            )  # fmt: skip
         entries: list[Any] = [params] if isinstance(params, Tensor) else list(params)
         if not entries:
             raise AttributeValueError(
