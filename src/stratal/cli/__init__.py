@@ -14,7 +14,7 @@ from stratal.base.version import VERSION
 
 COMMANDS: Final = {
     "demo": "train a small network on real digits, save it, load it in a fresh process",
-    "explain": "run a script and show the plan of every function it compiled",
+    "explain": "run a script and say what it compiled: a summary, one kernel, or all plans and decisions",
     "view": "run a script and write one HTML page that shows how it was compiled, kernel by kernel",
     "profile": "run a script and say what its time goes into: the bottleneck first, then every kernel",
     "memory": "run a script and say what memory its programs take, and whether a budget suffices",

@@ -1,4 +1,4 @@
-"""`stratal explain`: run a script, then show how everything it computed was compiled.
+"""`stratal explain`: run a script, then show how everything it computed was compiled, a summary first.
 
 Given a stage of a compilation instead, it takes that one further, which reproduces a failed compilation:
 
@@ -18,8 +18,9 @@ from rich.text import Text
 
 from stratal.base import settings
 from stratal.base.errors import AttributeValueError, CompilerError, FormatError
-from stratal.cli.plans import SECTIONS, program_json
-from stratal.cli.report import add_json_option, console, named, run_script, whole, write_json
+from stratal.base.log import duration
+from stratal.cli.plans import SECTIONS, program_json, show_brief
+from stratal.cli.report import add_json_option, cell, console, named, run_script, table, whole, write_json
 from stratal.codegen.assemble import assemble, emit_assembly
 from stratal.codegen.module import kernel_module
 from stratal.compiler import Program, compile_graph
@@ -29,8 +30,14 @@ from stratal.inspect.graph_picture import kernels_to_dot
 from stratal.inspect.memory_map import save_memory_map
 from stratal.loops.parse import parse_kernel
 from stratal.loops.verify import verify_kernel
+from stratal.memory.render import format_bytes
 from stratal.plan.host import current_target
+from stratal.plan.text import plural
 from stratal.tensor.lazy import program_cache
+
+USUAL: Final = ("plan", "decisions", "memory")
+MOST_BRIEF: Final = 2  # programs of a summary with their kernels
+MOST_LISTED: Final = 12  # and those in one line each
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -39,8 +46,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("script", type=Path, metavar="FILE", help="the script to run, or a .graph, .kernel or .ll stage")
     add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
     add("--only", metavar="NAME", default="", help="show only programs whose name contains NAME")
-    add("--show", metavar="SECTIONS", type=_sections, default=["plan", "decisions", "memory"],
-        help=f"which of {','.join(SECTIONS)}, or all; plan,decisions,memory where left out")  # fmt: skip
+    add("--show", metavar="SECTIONS", type=_sections, default=[],
+        help=f"print which of {','.join(SECTIONS)}, or all; a summary where left out")  # fmt: skip
+    add("--all", action="store_const", const=list(USUAL), dest="show", help=f"as --show {','.join(USUAL)}")
     add("--kernel", metavar="N", type=whole(1), help="show kernel N alone: expression, schedule, loops")
     add("--llvm", action="store_true", help="with --kernel: its LLVM text and assembly, too")
     add("--svg", metavar="FILE", type=Path, help="draw the memory of the largest program, .svg or .png")
@@ -73,11 +81,36 @@ def run(args: argparse.Namespace) -> int:
         raise AttributeValueError("explain: no program shown has such a kernel", got=got)
     write_json(args.json, [program_json(p) for p in shown])
     _draw(shown, args)
+    if args.kernel is None and not args.show:
+        _summarise(out, shown)
+        return status
     for program in shown:
         _show(out, program, args)
-    count = len(shown)
-    out.print(f"\n{count} program{'s' * (count != 1)} compiled; --show all adds the loops and the graph.")
+    out.print(f"\n{plural(len(shown), 'program')} compiled; --show all adds the loops and the graph.")
     return status
+
+
+def _summarise(out: Console, shown: list[Program]) -> None:
+    """Print the programs that take longest with their longest kernels, the others in a line each."""
+    longest = sorted(shown, key=lambda p: -p.plan.estimated_seconds)
+    for program in longest[:MOST_BRIEF]:
+        out.print()
+        show_brief(out, program)
+    rest = longest[MOST_BRIEF:]
+    if rest:
+        out.print()
+        rows = table("other programs", "kernels", "est.", "memory", "program", right=(0, 1, 2))
+        for program in rest[:MOST_LISTED]:
+            plan = program.plan
+            memory = format_bytes(plan.planned_peak_bytes)
+            rows.add_row(str(len(plan.kernels)), duration(plan.estimated_seconds), memory, cell(plan.name))
+        out.print(rows)
+    if len(rest) > MOST_LISTED:
+        out.print(f"and {len(rest) - MOST_LISTED} more.")
+    out.print(
+        f"\n{plural(len(shown), 'program')} compiled. --kernel N explains a kernel, --only NAME one program, "
+        "--all plans, decisions and memory; `stratal view` shows everything in a browser."
+    )
 
 
 def _show(out: Console, program: Program, args: argparse.Namespace) -> None:

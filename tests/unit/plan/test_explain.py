@@ -200,3 +200,18 @@ def test_the_command_takes_a_stage_further(tmp_path: Path, capsys: pytest.Captur
     kernel.write_text("kernel k:\n  nonsense")
     assert main(["explain", str(kernel)]) == 1
     assert "kernel text" in capsys.readouterr().err
+
+
+def test_the_command_gives_a_summary_first_and_all_where_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    assert main(["explain", "--only", "scaled", str(script)]) == 0
+    summary = capsys.readouterr().out
+    assert "the kernels estimated to take longest" in summary and "--kernel N" in summary
+    assert "decisions" not in summary.replace("decisions and memory", "")
+    assert main(["explain", "--only", "scaled", "--all", str(script)]) == 0
+    whole = capsys.readouterr().out
+    assert "\ndecisions\n" in whole and "\nmemory\n" in whole
+    assert len(whole) > 2 * len(summary)
