@@ -27,6 +27,7 @@ from stratal.explorer.view import view
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import graph_input
+from stratal.models import resnet18
 
 HOSTILE = "</script><script>document.title='broken'</script><!--\u2028\"'&lt;%3Cimg src=x onerror=alert(1)>"
 
@@ -137,6 +138,27 @@ def test_loops_llvm_and_assembly_of_a_kernel_are_unpacked_from_the_page(step: An
         assert unpacked(row["code"][symbol]["loops"]) == str(scheduled.kernel)
         assert "define" in unpacked(row["code"][symbol]["llvm"])
     assert "assembly" not in next(iter(describe(step.program, assembled=0)["code"].values()))
+
+
+@pytest.mark.slow
+def test_the_page_of_a_resnets_training_step_takes_less_than_five_megabytes() -> None:
+    net = resnet18(num_classes=10)
+    optimizer = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+    @st.compile
+    def train_step(x: Any, y: Any) -> Any:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    x = st.tensor(np.random.default_rng(0).standard_normal((8, 3, 64, 64)).astype(np.float32))
+    train_step(x, st.tensor(np.arange(8))).item()
+    page = train_step.view()
+    assert len(page.html.encode()) < 5_000_000
+    nested = {tuple(path) for path in page.programs[0]["graphs"]["captured"]["paths"]}
+    assert ("ResNet", "layer1", "0", "conv1", "convolution") in nested
 
 
 # -- nothing breaks out --------------------------------------------------------------------------------------

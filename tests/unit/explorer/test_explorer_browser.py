@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from browser import CHROMIUM, Browser
 from test_explorer import HOSTILE, hostile_program, step
 
+import stratal as st
 from stratal.explorer.view import view
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium")
@@ -119,6 +121,40 @@ def test_hostile_labels_are_shown_as_text(browser: Browser, tmp_path: Path) -> N
     assert HOSTILE in text(browser, "aside")
     assert browser.evaluate("document.title") != "broken"
     assert browser.evaluate("document.images.length") == 0
+    assert browser.complaints == []
+
+
+def odd_programs() -> list[Any]:
+    """Return programs with loops, branches, calls of Python, without kernels, and with nothing to do."""
+    x = st.tensor(np.ones((16, 8), np.float32))
+    functions = (
+        lambda x: st.scan(lambda c, row: (c * 0.5 + row, c.sum()), st.zeros(8), x),
+        lambda x: st.cond(x.sum() > 0, lambda y: y * 2, lambda y: y - 1, x),
+        lambda x: st.while_loop(lambda c: c.sum() < 100, lambda c: c * 2, x),
+        lambda x: st.linalg.svd(x)[1],
+        lambda x: x,
+    )
+    compiled = [st.compile(f) for f in functions]
+    for function in compiled:
+        function(x)
+    return [function.program for function in compiled]
+
+
+def test_programs_of_all_kinds_open_whatever_is_selected(browser: Browser, tmp_path: Path) -> None:
+    programs = odd_programs()
+    view(programs, tmp_path / "odd.html")
+    for number in range(len(programs)):
+        browser.open(f"{(tmp_path / 'odd.html').as_uri()}#{number}/overview")
+        for name in views(browser):
+            browser.click(f"nav [data-view={name}]")
+        browser.evaluate("""(() => {
+            const p = app.program;
+            for (const k of p.kernels) app.select({ type: "kernel", id: k.number });
+            for (const which of ["captured", "optimised"])
+                p.graphs[which].nodes.forEach((_, id) => app.select({ type: "node", graph: which, id }));
+            p.memory.blocks.forEach((_, id) => app.select({ type: "block", id }));
+            for (const line of p.lineKernels.keys()) app.select({ type: "line", id: line }); })()""")
+        browser.painted()
     assert browser.complaints == []
 
 
