@@ -64,6 +64,12 @@ class ShapeError(StratalError, ValueError):
     advice = "shapes are known before anything runs: print(x.shape) shows them, inside compiled functions too"
 
 
+class AllocationError(ShapeError, MemoryError):
+    """Memory that the system does not give: its size follows from shapes."""
+
+    advice = "st.estimate and `stratal memory` say what a program takes; st.compile(memory=..) keeps a budget"
+
+
 class UndecidedError(ShapeError):
     """A question about a symbolic size that its bounds do not answer.
 

@@ -9,7 +9,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from stratal.base.errors import ShapeError
+from stratal.base.errors import AllocationError
 from stratal.base.types import TensorType
 from stratal.base.weak import note
 
@@ -41,7 +41,8 @@ def _allocate(nbytes: int) -> tuple[Array, int, int]:
     try:
         raw = np.empty(nbytes + alignment, np.uint8)
     except (MemoryError, ValueError) as error:
-        raise ShapeError("memory: the values asked for do not fit into it", got=f"{nbytes} bytes") from error
+        rule = "memory: the values asked for do not fit into it"
+        raise AllocationError(rule, got=f"{nbytes} bytes") from error
     first = addressof(_BYTE(raw.data))  # a quarter of what `raw.ctypes` or its interface cost
     start = -first % alignment
     return raw, start, first + start
