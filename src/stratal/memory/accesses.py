@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -59,15 +59,16 @@ class Accesses:
         nbytes: Mapping[int, int], outputs: frozenset[int],
     ) -> None:  # fmt: skip
         made = {w for found in writes for w in found if nbytes.get(w)}
-        replaced = {s for found in states for s in found}
+        numbers = {s: k for k, s in enumerate(sorted({s for found in states for s in found}))}
         equal = [[p for p in found if nbytes.get(p[0]) == nbytes.get(p[1], 0) > 0] for found in pairs]
         self.reads: Final = Flat([[r for r in found if r in made] for found in reads])
         self.writes: Final = Flat([[w for w in found if w in made] for found in writes])
         self.over: Final = Flat([[r for r, _ in found] for found in equal])
         self.instead: Final = Flat([[w for _, w in found] for found in equal])
-        self._state_reads: Final = Flat([[r for r in found if r in replaced] for found in reads])
-        self._replaced: Final = Flat(states)
-        self.nbytes: Final = np.zeros(1 + max((*made, *replaced), default=0), np.int64)
+        self._states: Final = list(numbers)
+        self._state_reads: Final = Flat([[numbers[r] for r in found if r in numbers] for found in reads])
+        self._replaced: Final = Flat([[numbers[s] for s in found] for found in states])
+        self.nbytes: Final = np.zeros(1 + max(made, default=0), np.int64)
         for v in made:
             self.nbytes[v] = nbytes[v]
         self._outputs: Final = np.array(sorted(outputs & made), np.int64)
@@ -85,9 +86,11 @@ class Accesses:
 
         def latest(of: Numbers, before: Numbers) -> Numbers:
             """Return the latest instances of values before positions."""
+            if not len(of):
+                return of
+            if not len(keys):
+                _refuse(schedule[int(before[0])], int(of[0]))
             at = np.searchsorted(keys, of * width + before) - 1
-            if not len(at):
-                return at
             found = by_key[np.maximum(at, 0)]
             absent = np.nonzero((at < 0) | (values[found] != of))[0]
             if len(absent):
@@ -105,13 +108,14 @@ class Accesses:
 
     def _check_states(self, order: Numbers) -> None:
         """Raise VerifyError where a task reads the old value of a state that was replaced."""
-        end = np.full(len(self.nbytes), len(order), np.int64)
-        position, state = self._replaced.of(order)
-        np.minimum.at(end, self._replaced.values[state], position)
+        end = np.full(len(self._states), len(order), np.int64)
+        position, replaced = self._replaced.of(order)
+        np.minimum.at(end, self._replaced.values[replaced], position)
         position, read = self._state_reads.of(order)
         late = np.nonzero(position > end[self._state_reads.values[read]])[0]
         if len(late):
-            _refuse(int(order[position[late[0]]]), int(self._state_reads.values[read[late[0]]]))
+            state = self._states[int(self._state_reads.values[read[late[0]]])]
+            _refuse(int(order[position[late[0]]]), state)
 
     def shared(self, lives: Instances) -> tuple[Numbers, Numbers]:
         """Return where tasks write over what they read last, and how many bytes they save there."""
@@ -128,5 +132,5 @@ class Accesses:
         return at[chosen], self.nbytes[self.over.values[pair[chosen]]]
 
 
-def _refuse(task: int, value: int) -> None:
+def _refuse(task: int, value: int) -> NoReturn:
     raise VerifyError("schedule: a task reads what is not there", got=f"task {task}, %{value}")

@@ -137,13 +137,13 @@ class BudgetPlanner:
     def _planned(self, program: Program, schedule: Schedule, budget: int) -> Planned:
         """Return a program in the order of a schedule that fits a budget, its copies beside kernels."""
         draft, graph = program.draft, program.planner.graph
-        made = scheduled(draft, schedule)
         if not offloaded(draft.commands, draft.inputs):
-            return Planned(program, schedule, made, sum(graph.tasks[k].seconds for k in schedule))
+            seconds = sum(graph.tasks[k].seconds for k in schedule)
+            return Planned(program, schedule, scheduled(draft, schedule), seconds)
         room = budget - sum(program.fixed)
-        overlapping = overlapped(made, graph, schedule, room)
+        overlapping = overlapped(scheduled(draft, schedule), graph, schedule, room)
         if arena_bytes(overlapping) > room:
-            overlapping = overlapped(made, graph, schedule, room, ahead=0.0)
+            overlapping = ordered(draft, graph, schedule)
         work = Work(overlapping, overlapping.values)
         waits = copy_waits(
             overlapping.commands, overlapping.values, lambda c: work.seconds(c, self.target, self.threads)
@@ -172,7 +172,7 @@ def fitting(draft: Draft, planner: MemoryPlanner, room: int) -> Schedule | None:
         plan = planner.fitted(aim) if aim > 0 else None
         if plan is None:
             return None
-        arena = arena_bytes(scheduled(draft, plan.schedule))
+        arena = arena_bytes(ordered(draft, planner.graph, plan.schedule))
         if arena <= room:
             return plan.schedule
         aim = min(aim - (arena - room), room - (arena - plan.peak_bytes))
@@ -181,17 +181,26 @@ def fitting(draft: Draft, planner: MemoryPlanner, room: int) -> Schedule | None:
 
 def smallest_draft(draft: Draft, planner: MemoryPlanner) -> tuple[int, Schedule]:
     """Return the fewest bytes of an arena that some schedule is known to need, and that schedule."""
-    best = arena_bytes(draft), planner.graph.order
+    graph = planner.graph
+    best = arena_bytes(ordered(draft, graph, graph.order)), graph.order
     for plan in planner.smallest:  # fewest bytes first; an arena is never smaller than what lives in it
         if plan.peak_bytes >= best[0]:
             break
-        best = min(best, (arena_bytes(scheduled(draft, plan.schedule)), plan.schedule))
+        best = min(best, (arena_bytes(ordered(draft, graph, plan.schedule)), plan.schedule))
     for _ in range(TRIES):  # a budget of one byte less is to be refused
         schedule = fitting(draft, planner, best[0] - 1)
         if schedule is None:
             break
-        best = arena_bytes(scheduled(draft, schedule)), schedule
+        best = arena_bytes(ordered(draft, graph, schedule)), schedule
     return best
+
+
+def ordered(draft: Draft, graph: TaskGraph, schedule: Schedule) -> Draft:
+    """Return a draft that can run in the order of a schedule: each copy is waited for at once."""
+    made = scheduled(draft, schedule)
+    if not offloaded(draft.commands, draft.inputs):
+        return made
+    return overlapped(made, graph, schedule, room=0, ahead=0.0)
 
 
 def arena_bytes(draft: Draft) -> int:

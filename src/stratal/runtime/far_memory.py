@@ -29,6 +29,7 @@ from stratal.base import settings
 from stratal.base.errors import OffloadError
 from stratal.base.types import TensorType
 from stratal.memory.plan import round_up
+from stratal.memory.render import format_bytes
 from stratal.runtime.storage import Storage
 
 SHARED_BYTES: Final = 1 << 24  # of a file in which storages follow one another; larger ones have their own
@@ -65,8 +66,14 @@ def move(storages: Sequence[Storage]) -> None:
     """Let storages lie in a file, but for those that NumPy sees and those that are in a file already.
 
     It is made in `settings.offload_dir`, else in the system's folder for temporary files.
-    Raises: OffloadError where the file cannot be made or filled; then all stay where they were.
+    Raises: OffloadError where the file cannot be made or filled; then all stay where they were. Also where
+    some lie in a file that a process made of which this one is a fork: the other one goes on writing there.
     """
+    if any(_is_foreign(s) for s in storages):
+        raise OffloadError(
+            "offload: states in a file belong to the process that put them there", got="a fork of it",
+            hint="train in one process, or start the other one anew (multiprocessing's spawn)",
+        )  # fmt: skip
     chosen = [
         s for s in dict.fromkeys(storages) if s.type.nbytes and not s.exported and location(s) is None
     ]
@@ -89,12 +96,21 @@ def zeros(type_: TensorType) -> Storage:
 
 
 def location(storage: Storage) -> Location | None:
-    """Return where a storage lies in a file that this process made; None where it lies elsewhere."""
-    address, process = storage.address, os.getpid()
+    """Return where a storage lies in a file; None where it lies elsewhere."""
+    file = _file_of(storage)
+    return None if file is None else Location(file.descriptor, storage.address - file.address)
+
+
+def _file_of(storage: Storage) -> _FarFile | None:
     for file in _FILES:
-        if file.address <= address < file.address + file.nbytes and file.mapping() is not None:
-            return Location(file.descriptor, address - file.address) if file.process == process else None
+        if file.address <= storage.address < file.address + file.nbytes and file.mapping() is not None:
+            return file
     return None
+
+
+def _is_foreign(storage: Storage) -> bool:
+    file = _file_of(storage)
+    return file is not None and file.process != os.getpid()
 
 
 def memory_at(address: int, nbytes: int) -> memoryview:
@@ -138,7 +154,12 @@ def _room(nbytes: int) -> tuple[_FarFile, mmap.mmap, int]:
         if mapping is not None and ours and file.used + nbytes <= file.nbytes:
             break
     else:
-        file, mapping = _made(directory, max(nbytes, SHARED_BYTES))
+        try:
+            file, mapping = _made(directory, max(nbytes, SHARED_BYTES))
+        except OffloadError:
+            if nbytes >= SHARED_BYTES:
+                raise
+            file, mapping = _made(directory, nbytes)  # there may be room for these alone
     start = file.used
     file.used += nbytes
     return file, mapping, start
@@ -158,7 +179,7 @@ def _made(directory: Path, nbytes: int) -> tuple[_FarFile, mmap.mmap]:
             os.close(descriptor)
             raise
     except OSError as error:
-        raise _failed(error, f"reserving {nbytes} bytes in", directory) from error
+        raise _failed(error, f"reserving {format_bytes(nbytes)} in", directory) from error
     address = addressof(c_char.from_buffer(mapping))
     made = _FarFile(weakref.ref(mapping), descriptor, address, nbytes, directory, os.getpid())
     _FILES.append(made)
@@ -179,8 +200,8 @@ def _opened(directory: Path) -> int:
 
 
 def _failed(error: OSError, doing: str, directory: Path | None = None) -> OffloadError:
+    folder = "the file" if directory is None else str(directory)
     return OffloadError(
-        f"offload: {doing} the file failed" if directory is None else f"offload: {doing} a directory failed",
-        got=f"{error.strerror}" + (f": {directory}" if directory is not None else ""),
+        f"offload: {doing} {folder} failed", got=str(error.strerror),
         hint="STRATAL_OFFLOAD_DIR names a folder on a disk with room; off does without",
-    )
+    )  # fmt: skip

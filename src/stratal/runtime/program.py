@@ -91,11 +91,14 @@ class OutputMemory:
         first = self._last - count  # from the end: the one after the last is the first
         for at in range(first, first + min(count, self.LEAST)):
             storage, array, owner = issued[at]
+            if storage.array is not array:  # it has moved: what it holds now is not ours
+                issued[at] = made = _issue(self.layout)
+                self._last = at % count
+                return made.storage
             if (
                 getrefcount(storage) == alone
                 and getrefcount(array) == array_alone
                 and getrefcount(owner) == owner_alone
-                and storage.array is array  # it has not moved since
             ):
                 self._last = at % count
                 # As one that never held anything.

@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from stratal.base.errors import MissingExtraError
-from stratal.data.loader import DataLoader, TensorDataset
+from stratal.data.datasets import TensorDataset
+from stratal.data.loader import DataLoader
 from stratal.nn.activation import ReLU
 from stratal.nn.containers import Sequential
 from stratal.nn.functional import cross_entropy, mse_loss

@@ -11,7 +11,8 @@ import numpy as np
 from stratal.base import tree
 from stratal.base.dtypes import float32, float64
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
-from stratal.data.loader import DataLoader, Dataset, TensorDataset
+from stratal.data.datasets import Dataset, TensorDataset
+from stratal.data.loader import DataLoader
 from stratal.tensor.functions.random import Generator
 from stratal.tensor.tensor import Tensor, tensor
 from stratal.train.randomness import random_state, set_random_state
@@ -141,7 +142,7 @@ def _source(
     return data  # type: ignore[no-any-return]
 
 
-def _data_set(name: str, data: Any, as_tensor: Callable[[Any], Any]) -> Dataset:
+def _data_set(name: str, data: Any, as_tensor: Callable[[Any], Any]) -> Dataset[Any]:
     if isinstance(data, tuple):
         shapes = [np.shape(part) for part in data]
         if not shapes[0] or shapes[0][:1] != shapes[1][:1]:

@@ -199,6 +199,32 @@ def test_a_file_that_cannot_be_made_is_an_error_and_nothing_is_lost(
     assert small.run(2) == Training().run(2)
 
 
+def test_a_fork_does_not_train_what_another_process_trains(folder: Path) -> None:
+    small = _small(folder)
+    small.run(1)
+    before = [v.numpy().tobytes() for v in small.net.state_dict().values()]
+    child = os.fork()
+    if not child:
+        try:
+            small.run(1)
+        except OffloadError as error:
+            os._exit(7 if "fork" in str(error) else 8)
+        finally:
+            os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert [v.numpy().tobytes() for v in small.net.state_dict().values()] == before
+
+
+def test_tensors_that_come_and_go_leave_no_more_than_a_few_files(folder: Path) -> None:
+    for _ in range(30):
+        net = nn.Linear(512, 512)
+        st.offload(net)
+        del net
+        gc.collect()
+    st.offload(st.ones(4))
+    assert sum(file.nbytes for file in far_memory._FILES) < 6 << 24
+
+
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     with settings.offload_dir(tmp_path / "none"), pytest.raises(OffloadError, match="none"):
         st.offload(nn.Linear(200, 200))
