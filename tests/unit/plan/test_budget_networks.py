@@ -16,6 +16,7 @@ from stratal.base import settings
 from stratal.cli.plans import observed_peak_bytes
 from stratal.plan import offload
 
+QUICK = {"GPT2Model", "LeNet"}
 NAMES = sorted(n for n, tiny in NETWORKS.items() if tiny.called is not None)
 
 
@@ -76,10 +77,11 @@ def trainable(name: str) -> Training:
     return training
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.row("E8")
 @pytest.mark.row("E12")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
+)
 def test_budgets_of_a_network_are_exact_and_change_no_bit(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
