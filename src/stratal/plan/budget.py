@@ -39,7 +39,14 @@ from stratal.memory.rematerialize import MemoryPlanner
 from stratal.memory.render import format_bytes
 from stratal.memory.tasks import Schedule, Task, TaskGraph
 from stratal.plan.build import FixedBytes, fixed_bytes
-from stratal.plan.offload import choices, copy_seconds, copy_waits, offloaded_states, overlapped
+from stratal.plan.offload import (
+    choices,
+    copy_seconds,
+    copy_waits,
+    offloaded_states,
+    overlapped,
+    waited_at_once,
+)
 from stratal.plan.sharing import choose_in_place, share_memory
 from stratal.plan.work import Work
 from stratal.schedule.draft import Draft
@@ -137,13 +144,13 @@ class BudgetPlanner:
     def _planned(self, program: Program, schedule: Schedule, budget: int) -> Planned:
         """Return a program in the order of a schedule that fits a budget, its copies beside kernels."""
         draft, graph = program.draft, program.planner.graph
+        made = scheduled(draft, schedule)
         if not offloaded(draft.commands, draft.inputs):
-            seconds = sum(graph.tasks[k].seconds for k in schedule)
-            return Planned(program, schedule, scheduled(draft, schedule), seconds)
+            return Planned(program, schedule, made, sum(graph.tasks[k].seconds for k in schedule))
         room = budget - sum(program.fixed)
-        overlapping = overlapped(scheduled(draft, schedule), graph, schedule, room)
+        overlapping = overlapped(made, graph, schedule, room)
         if arena_bytes(overlapping) > room:
-            overlapping = ordered(draft, graph, schedule)
+            overlapping = waited_at_once(made)
         work = Work(overlapping, overlapping.values)
         waits = copy_waits(
             overlapping.commands, overlapping.values, lambda c: work.seconds(c, self.target, self.threads)
@@ -172,7 +179,7 @@ def fitting(draft: Draft, planner: MemoryPlanner, room: int) -> Schedule | None:
         plan = planner.fitted(aim) if aim > 0 else None
         if plan is None:
             return None
-        arena = arena_bytes(ordered(draft, planner.graph, plan.schedule))
+        arena = arena_bytes(waited_at_once(scheduled(draft, plan.schedule)))
         if arena <= room:
             return plan.schedule
         aim = min(aim - (arena - room), room - (arena - plan.peak_bytes))
@@ -182,25 +189,17 @@ def fitting(draft: Draft, planner: MemoryPlanner, room: int) -> Schedule | None:
 def smallest_draft(draft: Draft, planner: MemoryPlanner) -> tuple[int, Schedule]:
     """Return the fewest bytes of an arena that some schedule is known to need, and that schedule."""
     graph = planner.graph
-    best = arena_bytes(ordered(draft, graph, graph.order)), graph.order
+    best = arena_bytes(waited_at_once(scheduled(draft, graph.order))), graph.order
     for plan in planner.smallest:  # fewest bytes first; an arena is never smaller than what lives in it
         if plan.peak_bytes >= best[0]:
             break
-        best = min(best, (arena_bytes(ordered(draft, graph, plan.schedule)), plan.schedule))
+        best = min(best, (arena_bytes(waited_at_once(scheduled(draft, plan.schedule))), plan.schedule))
     for _ in range(TRIES):  # a budget of one byte less is to be refused
         schedule = fitting(draft, planner, best[0] - 1)
         if schedule is None:
             break
-        best = arena_bytes(ordered(draft, graph, schedule)), schedule
+        best = arena_bytes(waited_at_once(scheduled(draft, schedule))), schedule
     return best
-
-
-def ordered(draft: Draft, graph: TaskGraph, schedule: Schedule) -> Draft:
-    """Return a draft that can run in the order of a schedule: each copy is waited for at once."""
-    made = scheduled(draft, schedule)
-    if not offloaded(draft.commands, draft.inputs):
-        return made
-    return overlapped(made, graph, schedule, room=0, ahead=0.0)
 
 
 def arena_bytes(draft: Draft) -> int:

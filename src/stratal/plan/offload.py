@@ -98,10 +98,16 @@ def offloaded_states(draft: Draft, states: frozenset[int]) -> Draft:
     return made
 
 
-def overlapped(draft: Draft, graph: TaskGraph, schedule: Schedule, room: int, ahead: float = AHEAD) -> Draft:
+def waited_at_once(draft: Draft) -> Draft:
+    """Return a draft that waits for each of its copies as soon as it has begun it."""
+    pairs = ([c, _done(c)] if isinstance(c, CopyStart) else [c] for c in draft.commands)
+    return replace(draft, commands=tuple(c for pair in pairs for c in pair))
+
+
+def overlapped(draft: Draft, graph: TaskGraph, schedule: Schedule, room: int) -> Draft:
     """Return a draft that waits for its copies, each begun some time before that where the room allows it.
 
-    The commands of the draft are the tasks of the schedule. With `ahead` 0 every copy is waited for at once.
+    The commands of the draft are the tasks of the schedule.
     """
     commands, used = draft.commands, profile(graph, schedule)
     seconds = [
@@ -112,7 +118,7 @@ def overlapped(draft: Draft, graph: TaskGraph, schedule: Schedule, room: int, ah
     def edge(copy: CopyStart, passed: Iterable[int]) -> int:
         """Return the last of the positions passed during which the copy may be under way, -1 if none."""
         nbytes = round_up(draft.values[copy.source].nbytes)
-        left, last = ahead * copy_seconds(nbytes), -1
+        left, last = AHEAD * copy_seconds(nbytes), -1
         for other in passed:
             if left <= 0 or used[other] + nbytes > room:
                 break
