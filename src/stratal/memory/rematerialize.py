@@ -22,7 +22,7 @@ import numpy as np
 
 from stratal.memory.exact import MOST_TASKS, quickest
 from stratal.memory.ordering import sinks_first
-from stratal.memory.tasks import Schedule, TaskGraph, peak_bytes, profile
+from stratal.memory.tasks import Schedule, TaskGraph, peak_bytes, profile, used_bytes
 
 NEVER: Final = 1 << 60
 SHORTEST: Final = 0.02  # of all seconds: values that rest for less are not dropped
@@ -196,7 +196,7 @@ class Rematerialization:
         """Return a plan that drops more of what is retained at the peak, while that lowers the peak."""
         while tries:
             lives = self.graph.accesses.instances(plan.schedule)
-            peak = int(np.argmax(profile(self.graph, plan.schedule)))
+            peak = int(np.argmax(used_bytes(self.graph, plan.schedule, lives)))
             there = lives.values[(lives.first <= peak) & (peak <= lives.last)]
             alive = plan.retained.intersection(there.tolist())
             for v in sorted(alive.intersection(self.gaps), key=lambda v: -self.graph.bytes_of(v)):

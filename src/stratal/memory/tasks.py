@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stratal.memory.accesses import Accesses, Numbers
+from stratal.memory.accesses import Accesses, Instances, Numbers
 
 Schedule = tuple[int, ...]
 Bytes = Numbers
@@ -124,8 +124,12 @@ def profile(graph: TaskGraph, schedule: Schedule) -> Bytes:
 
     Raises: VerifyError where a task reads what is not there.
     """
+    return used_bytes(graph, schedule, graph.accesses.instances(schedule))
+
+
+def used_bytes(graph: TaskGraph, schedule: Schedule, lives: Instances) -> Bytes:
+    """Return the bytes in use while each task of a schedule runs, whose instances are known."""
     accesses, count = graph.accesses, len(schedule)
-    lives = accesses.instances(schedule)
     sizes = accesses.nbytes[lives.values]
     begun = np.bincount(lives.first, sizes, count + 2)
     ended = np.bincount(lives.last + 1, sizes, count + 2)
