@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from stratal.base.interrupts import DEFERRED, interruptible
 from stratal.base.log import DecisionLog, collect
 from stratal.base.lowered import Lowered
 from stratal.base.target import Target
+from stratal.base.tuning import Records
 from stratal.codegen.assemble import toolchain_digest
 from stratal.graph.graph import Graph, verify
 from stratal.graph.node import Const, Input, Item, Node
@@ -230,28 +232,30 @@ def decided(
 
 def planned(graph: Graph) -> tuple[Executable, Plan]:
     """Return the program of a graph with all its decisions and offsets and without code, and its plan."""
-    target = runnable_target()
-    records = tuning.records_for(target.digest, lambda: toolchain_digest("schedule"))
-    fallbacks = Fallbacks(allowed=not strict())
-    with DEFERRED, interruptible(), collector_paused(), tuning.using(records), fallbacks.active():
+    with planning() as (target, records, fallbacks):
         parts = rewritten(graph, target)
         drafted = fallbacks.attempts(partial(decide, parts, target))
         executable = link(graph, drafted.draft, {})
-    index.forget()
     made = Compilation(target, 0.0, records=records, memory=settings.memory.value)
     return executable, make_plan(graph, drafted.draft, executable, made)
 
 
 def memory_front(graph: Graph, points: int) -> Front:
     """Return what plans of a graph need less memory, and what time they are predicted to take."""
+    with planning() as (target, _, fallbacks):
+        parts = rewritten(graph, target).parts
+        return front(graph.name, fallbacks.attempts(partial(lower, parts, target)), target, points)
+
+
+@contextmanager
+def planning() -> Iterator[tuple[Target, Records, Fallbacks]]:
+    """Decide inside what a compilation would, without code: yield what decides, and what may fail."""
     target = runnable_target()
     records = tuning.records_for(target.digest, lambda: toolchain_digest("schedule"))
     fallbacks = Fallbacks(allowed=not strict())
     with DEFERRED, interruptible(), collector_paused(), tuning.using(records), fallbacks.active():
-        parts = rewritten(graph, target).parts
-        found = front(graph.name, fallbacks.attempts(partial(lower, parts, target)), target, points)
+        yield target, records, fallbacks
     index.forget()
-    return found
 
 
 def rewritten(graph: Graph, target: Target) -> Rewritten:
