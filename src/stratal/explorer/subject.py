@@ -23,7 +23,7 @@ from stratal.codegen.assemble import emit_assembly
 from stratal.codegen.module import kernel_module
 from stratal.explorer.graphs import captured_graph, optimised_graph
 from stratal.explorer.source_table import SourceTable
-from stratal.memory.plan import arrange
+from stratal.memory.plan import arranged
 from stratal.plan.arena_map import arena_map
 from stratal.plan.explain import Explained, launches
 from stratal.plan.memory_text import recomputations
@@ -46,7 +46,7 @@ def describe(program: Explained, *, assembled: int = MOST_ASSEMBLED) -> JSON:
         if launch.group >= 0:
             numbers_of.setdefault(launch.group, []).append(number)
     made = program.executable
-    arena = arrange(made.values, made.commands, outputs=made.outputs)
+    arena = arranged(made.values, made.commands, made.outputs)
     described = {
         "format": FORMAT,
         "name": plan.name,

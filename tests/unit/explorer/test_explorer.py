@@ -132,6 +132,26 @@ def test_every_node_of_a_kernel_is_in_the_graph_as_compiled_with_its_number(step
             assert sorted(of_kernel[kernel["number"]]) == sorted(kernel["ops"])
 
 
+@pytest.mark.parametrize("share", [1.0, 0.6])
+def test_the_memory_view_shows_the_offsets_that_the_program_has(share: float) -> None:
+    """Arenas of 1 to 8 MB are laid out in two ways, of which budgets take the smaller."""
+    x, b = graph_input("x", TensorType(st.float32, (512, 128))), Builder()
+    links = [x]
+    for _ in range(16):
+        links.append(b.sin(b.mul(links[-1], links[-1])))
+    pulled = links[-1]
+    for link in reversed(links):
+        pulled = b.mul(pulled, b.cos(link))
+    graph = Graph([x], [b.sum(pulled, axes=(0, 1))], name="chain")
+    budget = int(compile_graph(graph, fused=False).plan.planned_peak_bytes * share)
+    with st.base.settings.memory(budget):
+        program = compile_graph(graph, fused=False)
+    shown = describe(program, assembled=0)["memory"]
+    offset_of = {value.id: value.offset for value in program.executable.values}
+    assert 1 << 20 < shown["bytes"] == program.plan.memory["arena_bytes"] < 8 << 20
+    assert [block["offset"] for block in shown["blocks"]] == [offset_of[b["root"]] for b in shown["blocks"]]
+
+
 def test_loops_llvm_and_assembly_of_a_kernel_are_unpacked_from_the_page(step: Any) -> None:
     row = describe(step.program)
     for symbol, scheduled in step.program.draft.kernels.items():
