@@ -1,8 +1,9 @@
-"""Orders of tasks that need less memory: what only frees memory runs as soon as it can.
+"""Orders of tasks that need less memory: what only frees memory runs early, what only takes it runs late.
 
 A task whose results leave the arena (a weight's gradient inside of the kernel that updates the weight) is a
 sink. Run at once, a sink and what feeds it alone free what they read; at the end of the run they hold all of
-it.
+it. A task that nothing needs for long (a factor of a derivative, computed beside the forward pass) may wait:
+then its operand is there in between, which may be one that others need, too, or can be computed again.
 """
 
 from __future__ import annotations
@@ -77,6 +78,25 @@ def sinks_first(graph: TaskGraph) -> Schedule:
                 for sink in sinks_after(b):
                     heapq.heappush(due, sink)
     return tuple(order) if len(order) == len(tasks) else graph.order
+
+
+def late_as_possible(graph: TaskGraph) -> Schedule:
+    """Return an order of all tasks, each once, in which each runs just before the first that needs it."""
+    before = predecessors(graph)
+    needed = set().union(*before)
+    order: dict[int, None] = {}
+    for last in range(len(graph.tasks)):
+        if last in needed:
+            continue
+        stack = [last]
+        while stack:
+            # What comes last in the program goes first: it needs most of what the others need.
+            lacking = max((b for b in before[stack[-1]] if b not in order), default=None)
+            if lacking is None:
+                order[stack.pop()] = None
+            else:
+                stack.append(lacking)
+    return tuple(order)
 
 
 def predecessors(graph: TaskGraph) -> list[set[int]]:

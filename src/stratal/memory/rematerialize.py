@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from stratal.memory.exact import MOST_TASKS, quickest
-from stratal.memory.ordering import sinks_first
+from stratal.memory.ordering import late_as_possible, sinks_first
 from stratal.memory.tasks import Schedule, TaskGraph, peak_bytes, profile, used_bytes
 
 NEVER: Final = 1 << 60
@@ -306,6 +306,11 @@ class MemoryPlanner:
         orders = dict.fromkeys((self.graph.order, sinks_first(self.graph)))
         return [Rematerialization(self.graph, order) for order in orders]
 
+    @cached_property
+    def _late(self) -> Rematerialization:
+        """The search where those find nothing: of the order in which each task runs as late as it can."""
+        return Rematerialization(self.graph, late_as_possible(self.graph))
+
     def fitted(self, budget: int) -> RematPlan | None:
         """Return the quickest plan that needs at most a number of bytes; None where none is found.
 
@@ -316,13 +321,14 @@ class MemoryPlanner:
                 schedule = quickest(self.graph, budget)
                 return None if schedule is None else _as_plan(self.graph, schedule)
         plans = [plan for search in self._searches for plan in search.within(budget)]
+        plans = plans or self._late.within(budget)
         return min(plans, key=lambda p: (p.seconds, p.peak_bytes), default=None)
 
     @cached_property
     def smallest(self) -> list[RematPlan]:
         """Plans, those of fewest bytes first; the first of a small graph needs the least there is."""
         known = [plan.retained for plan in self._before.smallest[:MOST_KNOWN]] if self._before else []
-        plans = [plan for search in self._searches for plan in search.smallest(known)]
+        plans = [plan for search in (*self._searches, self._late) for plan in search.smallest(known)]
         plans.sort(key=lambda p: (p.peak_bytes, p.seconds))
         if len(self.graph.tasks) <= MOST_TASKS:
             with suppress(OverflowError):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stratal.base.errors import VerifyError
 from stratal.memory.exact import quickest
-from stratal.memory.ordering import predecessors, sinks_first
+from stratal.memory.ordering import late_as_possible, predecessors, sinks_first
 from stratal.memory.rematerialize import MemoryPlanner
 from stratal.memory.tasks import Schedule, Task, TaskGraph, evaluate, peak_bytes, profile
 
@@ -181,11 +181,30 @@ def test_plans_keep_their_budget_and_run_every_task(seed: int, share: float) -> 
 @settings(max_examples=60, deadline=None)
 def test_orders_run_every_task_once_and_after_what_it_needs(seed: int) -> None:
     graph = random_graph(random.Random(seed), 24)
-    order: Schedule = sinks_first(graph)
-    assert sorted(order) == list(graph.order)
-    assert computed(graph, order) == computed(graph, graph.order)
-    position = {k: p for p, k in enumerate(order)}
-    assert all(position[b] < position[k] for k, before in enumerate(predecessors(graph)) for b in before)
+    orders: tuple[Schedule, ...] = (sinks_first(graph), late_as_possible(graph))
+    for order in orders:
+        assert sorted(order) == list(graph.order)
+        assert computed(graph, order) == computed(graph, graph.order)
+        position = {k: p for p, k in enumerate(order)}
+        assert all(position[b] < position[k] for k, before in enumerate(predecessors(graph)) for b in before)
+
+
+def test_factors_of_derivatives_made_beside_the_forward_pass_are_made_again_instead() -> None:
+    """A chain of sines whose cosines stand beside it: in that order each cosine would rest until the end."""
+    count = 64
+    sine, cosine, grad = (lambda k: 2 * k), (lambda k: 2 * k + 1), (lambda k: 2 * count + k)
+    tasks = []
+    for k in range(count):
+        read = sine(k - 1) if k else -1
+        tasks += [Task(1.0, (read,), (sine(k),)), Task(1.0, (read,), (cosine(k),))]
+    for k in range(count):
+        before = grad(k - 1) if k else sine(count - 1)
+        tasks.append(Task(1.0, (before, cosine(count - 1 - k)), (grad(k),)))
+    graph = TaskGraph(tasks, dict.fromkeys(range(3 * count), 64), frozenset([grad(count - 1)]))
+    assert MemoryPlanner(graph).smallest[0].peak_bytes <= 64 * 2.5 * math.sqrt(count)
+    plan = MemoryPlanner(graph).fitted(64 * count // 2)
+    assert plan is not None
+    assert plan.seconds <= (3 + 1.5) * count
 
 
 @pytest.mark.row("E7")
