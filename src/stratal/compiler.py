@@ -34,9 +34,10 @@ from stratal.memory.plan import plan_arena, plan_home
 from stratal.optimize.canonical import choose_algorithms
 from stratal.optimize.fuse import fuse
 from stratal.optimize.layout import choose_orders, strides
+from stratal.optimize.micro_batches import counts, micro_batched
 from stratal.optimize.prologue import Hoisted, hoist
 from stratal.optimize.simplify import simplify
-from stratal.plan.budget import within_budget
+from stratal.plan.budget import InParts, within_budget
 from stratal.plan.build import Compilation, make_plan
 from stratal.plan.caching import CachedProgram
 from stratal.plan.explain import Text, explain
@@ -106,7 +107,8 @@ class Program:
         made = self.made
         with (
             settings.winograd(made.winograd), settings.memory(made.memory),
-            settings.offload_dir(made.offload_dir), tuning.using(made.records),
+            settings.offload_dir(made.offload_dir), settings.micro_batches(made.micro_batches),
+            tuning.using(made.records),
         ):  # fmt: skip
             draft, log = decided(self.graph, self.made.target, fused=self.made.fused)
         return Drafted(draft.of_commands(self.executable.commands), log)
@@ -175,6 +177,7 @@ def compile_graph(graph: Graph, *, fused: bool = True, workspace: Workspace | No
     made = Compilation(
         target, seconds, built.num_cached, tuple(record.overrides), fused, settings.winograd.value, records,
         report(graph, fallbacks), settings.memory.value, settings.offload_dir.value,
+        settings.micro_batches.value,
     )  # fmt: skip
     return record.finished(Program(graph, built.loaded, made, built.drafted))
 
@@ -293,9 +296,28 @@ def decide(
         draft = stage("commands", lower(graph.parts, target, fused, scheduled, heard))
         fallback.settle()
         if budget is not None:
-            draft = within_budget(draft, budget, target)
+            others = in_parts(graph.captured, target, fused, scheduled)
+            draft, decisions = within_budget(draft, budget, target, others)
+            log = decisions or log
         share_memory(draft)
     return Drafted(draft, log)
+
+
+def in_parts(
+    graph: Graph, target: Target, fused: bool, scheduled: Callable[[Kernel], None]
+) -> Iterator[InParts]:
+    """Yield drafts of a graph that compute its batch in parts, fewest first, where a budget may do that.
+
+    Raises: NotSplit.
+    """
+    if not settings.micro_batches.value:
+        return
+    simple = simplify(verify(graph))
+    for count in counts(simple):
+        with collect() as log:
+            parts = rewritten(micro_batched(simple, count, Lowerings()), target)
+            draft = lower(parts.parts, target, fused, scheduled)
+        yield InParts(count, draft, DecisionLog([*parts.log, *log]))
 
 
 def lower(

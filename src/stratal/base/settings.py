@@ -200,6 +200,8 @@ memory: Setting[int | None] = Setting("memory", lambda: None, _budget, "a size s
                                       "bytes that the plan of a program may need, in all")  # fmt: skip
 offload_dir: Setting[Path | None] = Setting("offload_dir", lambda: None, _path, _PATH, "where states of a "
                                             "program with a memory budget may wait, in a file")  # fmt: skip
+micro_batches = Setting("micro_batches", lambda: False, _flag, _FLAG, "let a memory budget split batches: "
+                        "sums over a batch then round otherwise")  # fmt: skip
 seed = Setting(
     "seed", lambda: 0, _seed, "a whole number from 0, below 2**64", "seed of the default random key"
 )

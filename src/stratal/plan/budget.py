@@ -10,7 +10,7 @@ buffer: budgets change no bit of a result.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -31,13 +31,14 @@ from stratal.base.artifact import (
     own_writes,
 )
 from stratal.base.errors import DoesNotFit
-from stratal.base.log import decide
+from stratal.base.log import DecisionLog, collect, decide
 from stratal.base.target import Target
 from stratal.memory.liveness import analyse, roots, rows
 from stratal.memory.plan import arena_blocks, arrange, largest_live_sum, plan_home, round_up
 from stratal.memory.rematerialize import MemoryPlanner
 from stratal.memory.render import format_bytes
 from stratal.memory.tasks import Schedule, Task, TaskGraph
+from stratal.optimize.batch_parts import NotSplit
 from stratal.plan.build import FixedBytes, fixed_bytes
 from stratal.plan.offload import (
     choices,
@@ -56,17 +57,67 @@ ENOUGH: Final = 1.03  # times the time without a budget: no quicker plan is look
 MOST_NAMED: Final = 3
 
 
-def within_budget(draft: Draft, budget: int, target: Target) -> Draft:
+class InParts(NamedTuple):
+    """A draft that computes its batch in equal parts, and the decisions that led to it."""
+
+    parts: int
+    draft: Draft
+    log: DecisionLog
+
+
+def within_budget(
+    draft: Draft, budget: int, target: Target, in_parts: Iterable[InParts] = ()
+) -> tuple[Draft, DecisionLog | None]:
     """Return a draft that computes the same and whose plan needs at most so many bytes in all.
 
+    `in_parts` are drafts of the same program by parts of its batch, fewest first, asked for where recomputing
+    takes time or does not suffice; the decisions of the one taken come with it.
     Raises: DoesNotFit with the least budget that is known to work, what holds it, and the largest values.
     """
     planner = BudgetPlanner(draft, target)
     if planner.needed_bytes <= budget:
-        return draft
-    best = planner.plan(budget)
-    _log(best)
-    return best.draft
+        return draft, None
+    best, refused = _planned_or_refused(planner, budget)
+    taken: InParts | None = None
+    if best is None or best.seconds > ENOUGH * planner.seconds:
+        try:
+            for tried in in_parts:
+                other = BudgetPlanner(tried.draft, target)
+                found, error = _planned_or_refused(other, budget)
+                if found is not None and (best is None or found.seconds < best.seconds):
+                    best, taken = found, tried
+                if found is not None and found.seconds <= ENOUGH * other.seconds:
+                    break  # more parts recompute no less
+                if error is not None and refused is not None:
+                    if error.least_bytes >= refused.least_bytes:
+                        break  # more parts need no less
+                    refused = error
+        except NotSplit as reason:
+            decide("memory", "micro-batches", "none", reason.why, where=reason.node.where)
+            if refused is not None:
+                refused.hint += f"; its batch is not split: {reason}"
+    if best is None:
+        assert refused is not None
+        raise refused
+    if taken is None:
+        _log(best)
+        return best.draft, None
+    with collect(taken.log):
+        decide("memory", "micro-batches", f"{taken.parts} parts of the batch, one after another",
+               "sums over the batch are added up part by part: results agree to rounding, not to the bit",
+               seconds=best.seconds, basis="estimated")  # fmt: skip
+        _log(best)
+    return best.draft, taken.log
+
+
+def _planned_or_refused(
+    planner: BudgetPlanner, budget: int
+) -> tuple[Planned | None, DoesNotFit | None]:
+    """Return the quickest plan within a budget, or why there is none."""
+    try:
+        return planner.plan(budget), None
+    except DoesNotFit as error:
+        return None, error
 
 
 class Program(NamedTuple):
@@ -347,6 +398,8 @@ def does_not_fit(program: Program, least: int, budget: int) -> DoesNotFit:
     hint = "a smaller batch, or a larger budget"
     if settings.offload_dir.value is None:
         hint += ", or STRATAL_OFFLOAD_DIR=<folder> for states to wait in a file"
+    if not settings.micro_batches.value:
+        hint += ", or micro_batches=True where results may differ by rounding"
     return DoesNotFit(
         f"memory: the program needs at least {format_bytes(least)} ({least} bytes)",
         got=f"a budget of {format_bytes(budget)}; {parts} are fixed; largest values: {shown}",

@@ -53,6 +53,7 @@ class Compilation(NamedTuple):
     fallbacks: tuple[Fallback, ...] = ()  # what failed and was compiled with less ambition
     memory: int | None = None  # the budget in bytes
     offload_dir: Path | None = None  # where states may wait
+    micro_batches: bool = False  # whether the budget may split batches
 
 
 def make_plan(graph: Graph, draft: Draft, executable: Executable, made: Compilation) -> Plan:

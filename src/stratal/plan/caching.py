@@ -80,6 +80,7 @@ class CachedProgram:
             way += " winograd" if settings.winograd.value else ""
             way += f" within {settings.memory.value}" if settings.memory.value is not None else ""
             way += " offloading" if settings.memory.value and settings.offload_dir.value else ""
+            way += " in parts" if settings.memory.value and settings.micro_batches.value else ""
             way += f" tuned {tuning.in_force().digest}" if len(tuning.in_force()) else ""
             self._key = " ".join((
                 "program", graph.digest, shared, labels.hexdigest()[:32], target.digest, threads, way,

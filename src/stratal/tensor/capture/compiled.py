@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stratal.base import settings
+from stratal.base.budget import Budget
 from stratal.base.byte_sizes import parse_bytes
 from stratal.base.collector import collector_paused
 from stratal.base.errors import AttributeValueError, UndecidedError
@@ -63,12 +64,12 @@ class Compiled:
 
     def __init__(
         self, function: Callable[..., Any], name: str | None = None, dynamic: bool | None = None,
-        audit: bool = True, memory: int | None = None,
+        audit: bool = True, budget: Budget | None = None,
     ) -> None:  # fmt: skip
         check_function("compile", function)
         functools.update_wrapper(self, function, updated=())
         self._audit = audit
-        self._memory = memory  # the budget of each program, in bytes
+        self._budget = budget  # of each program
         self._schedule = audit_.Schedule()
         self._dynamic = dynamic
         self._sizes: dict[Any, Sizes] = {}  # by all of a signature but sizes
@@ -94,7 +95,7 @@ class Compiled:
 
     def __getstate__(self) -> tuple[Any, ...]:
         """Return what makes one like it, without captures: of a method, that of the copied object."""
-        return self._function, self._name, self._dynamic, self._audit, self._memory
+        return self._function, self._name, self._dynamic, self._audit, self._budget
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         function, *rest = state
@@ -175,7 +176,7 @@ class Compiled:
         known = self._bound.get(id(instance))
         if known is None or known[0]() is not instance:
             bound = self._function.__get__(instance, owner)
-            made = Compiled(bound, self._name, self._dynamic, self._audit, self._memory)
+            made = Compiled(bound, self._name, self._dynamic, self._audit, self._budget)
             known = self._bound[id(instance)] = (_reference(instance, self._bound), made)
         return known[1]
 
@@ -183,7 +184,7 @@ class Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         mode = MODE.__dict__  # once: each attribute of it takes as long as a small function
         if mode["trace"] is not None or mode["eager"] is not None:
-            if self._memory is not None and mode["trace"] is not None:
+            if self._budget is not None and mode["trace"] is not None:
                 raise refusals.BUDGET_INSIDE(of=self._name)
             return self._function(*args, **kwargs)
         match = self._match
@@ -440,7 +441,7 @@ class Compiled:
         capture = Recording(self._function, self._name, given, key, symbolic, frozen)
         try:
             entry = capture.run(self._varying)
-            entry.memory = self._memory
+            entry.budget = self._budget
             return key, entry
         except VaryingError as error:
             known = {name for name, location in self._varying.items() if location is None}
@@ -474,8 +475,8 @@ class Compiled:
 
 _OWN = frozenset({
     *functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "__class__", "__dict__", "__copy__", "__deepcopy__",
-    "_audit", "_bound", "_dynamic", "_entries", "_floats", "_frozen", "_function", "_last", "_match",
-    "_memory", "_name", "_schedule", "_sizes", "_varying", "captures", "reasons",
+    "_audit", "_bound", "_budget", "_dynamic", "_entries", "_floats", "_frozen", "_function", "_last",
+    "_match", "_name", "_schedule", "_sizes", "_varying", "captures", "reasons",
 })  # fmt: skip
 
 
@@ -492,10 +493,10 @@ class CompiledModule:
     """A module whose call is compiled; every other attribute is the module's."""
 
     def __init__(
-        self, module: Any, dynamic: bool | None = None, audit: bool = True, memory: int | None = None
+        self, module: Any, dynamic: bool | None = None, audit: bool = True, budget: Budget | None = None
     ) -> None:
         object.__setattr__(self, "_module", module)
-        made = Compiled(module.__call__, type(module).__name__, dynamic, audit, memory)
+        made = Compiled(module.__call__, type(module).__name__, dynamic, audit, budget)
         object.__setattr__(self, "_compiled", made)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -503,7 +504,7 @@ class CompiledModule:
 
     def __getstate__(self) -> tuple[Any, ...]:
         made = self._compiled
-        return self._module, made._dynamic, made._audit, made._memory
+        return self._module, made._dynamic, made._audit, made._budget
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.__init__(*state)  # type: ignore[misc]
@@ -543,6 +544,7 @@ def compile(
     dynamic: bool | None = None,
     audit: bool = True,
     memory: int | str | None = None,
+    micro_batches: bool = False,
     **as_pytorch: Any,
 ) -> Any:
     """Capture a function, or a module's call, once per signature and replay it with one program call. Also a
@@ -564,7 +566,10 @@ def compile(
     `memory` is a budget for the plan of each program, in bytes or as "512 MB": what does not fit is computed
     again, or in another order, with the same bits; a budget that cannot be kept raises DoesNotFit before
     anything runs. It counts what `plan.planned_peak_bytes` counts; `st.fits` asks first. Each size of data is
-    captured by itself then, each capture has the whole budget.
+    captured by itself then, each capture has the whole budget. With `micro_batches` the batch may be computed
+    in equal parts, one after another, where every argument with a batch axis has it first and nothing between
+    them takes statistics of the batch: sums over the batch are then added up in another order, so that
+    results agree to rounding, not to the bit.
 
     PyTorch's `fullgraph` (always so here), and `mode`, `backend` and `options` by default, are taken.
     """
@@ -574,7 +579,12 @@ def compile(
                 f"compile: {word} is not to be chosen", got=f"{word}={value!r}"[:80],
                 hint="there is one compiler; `stratal tune SCRIPT` searches faster schedules",
             )  # fmt: skip
-    budget = None if memory is None else parse_bytes(memory, "compile: memory")
+    budget = None if memory is None else Budget(parse_bytes(memory, "compile: memory"), micro_batches)
+    if budget is None and micro_batches:
+        raise AttributeValueError(
+            "compile: micro_batches says how a memory budget may be kept", got="no memory=",
+            hint='st.compile(step, memory="2 GB", micro_batches=True)',
+        )  # fmt: skip
     if budget is not None:
         if dynamic:
             raise AttributeValueError(
@@ -584,7 +594,9 @@ def compile(
             )  # fmt: skip
         dynamic = False  # a program for many sizes needs the memory of the largest
     if function is None:
-        return functools.partial(compile, name=name, dynamic=dynamic, audit=audit, memory=budget)
+        return functools.partial(
+            compile, name=name, dynamic=dynamic, audit=audit, memory=memory, micro_batches=micro_batches
+        )
     if hasattr(function, "forward") and hasattr(function, "named_parameters"):
         return CompiledModule(function, dynamic, audit, budget)
     return Compiled(function, name, dynamic, audit, budget)

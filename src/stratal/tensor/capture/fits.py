@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratal.base import settings
+from stratal.base.budget import Budget
 from stratal.base.byte_sizes import parse_bytes
 from stratal.base.errors import AttributeValueError, CaptureError
 from stratal.compiler import memory_front as compiled_front
@@ -46,24 +47,26 @@ class Fit:
         )
 
 
-def fits(step: Callable[..., Any], *args: Any, memory: int | str, **kwargs: Any) -> Fit:
+def fits(
+    step: Callable[..., Any], *args: Any, memory: int | str, micro_batches: bool = False, **kwargs: Any
+) -> Fit:
     """Return the plan of a call `step(*args, **kwargs)` within a budget, without running it.
 
     `memory` is in bytes, or a size such as "512 MB" or "8 GiB", and counts what `planned_peak_bytes` of a
     plan counts: inputs, parameters and states, activations, outputs and workspaces. The function, compiled or
     not, is captured as its first call would be, with the sizes at hand; no code is generated. Nothing is
-    changed, but that an optimizer may have its state already, at its start.
+    changed, but that an optimizer may have its state already, at its start. `micro_batches`: as of `compile`.
 
     Raises: DoesNotFit with the least budget that is known to work, what is fixed, and the largest values.
     """
-    budget = parse_bytes(memory, "fits: memory")
+    budget = Budget(parse_bytes(memory, "fits: memory"), micro_batches)
     graph = _captured("fits", step, args, kwargs)
     with settings.memory(None):
         _, free = planned(graph)
-    with settings.memory(budget):
-        plan = planned(graph)[1] if free.planned_peak_bytes > budget else free
+    with budget.in_force():
+        plan = planned(graph)[1] if free.planned_peak_bytes > budget.nbytes else free
     slowdown = plan.estimated_seconds / max(free.estimated_seconds, 1e-12)
-    return Fit(plan, budget, slowdown, free.planned_peak_bytes)
+    return Fit(plan, budget.nbytes, slowdown, free.planned_peak_bytes)
 
 
 def memory_front(step: Callable[..., Any], *args: Any, points: int = 8, **kwargs: Any) -> Front:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
-from stratal.base import settings, tree
+from stratal.base import tree
+from stratal.base.budget import Budget
 from stratal.base.dims import evaluate
 from stratal.base.dtypes import int64
 from stratal.base.interrupts import ATOMIC, UNINTERRUPTIBLE
@@ -296,7 +298,7 @@ class Entry:
         self.sizes: dict[str, FromSize] = {}  # of each symbol, where a call says what it is
         self.parts: dict[int, TensorType] = {}  # outputs of which only the first places count
         self.pinned_replay: PinnedReplay | None = None  # since the last call, unless it could not be
-        self.memory: int | None = None  # the budget of its program, in bytes
+        self.budget: Budget | None = None  # of its program
         self._program: Any = None
 
     @cached_property
@@ -347,8 +349,7 @@ class Entry:
     @property
     def program(self) -> Any:
         if self._program is None:
-            budget = settings.memory.value if self.memory is None else self.memory
-            with settings.memory(budget):
+            with nullcontext() if self.budget is None else self.budget.in_force():
                 self._program = program_cache.compiled(self.graph)
         return self._program
 
