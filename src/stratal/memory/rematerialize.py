@@ -179,22 +179,28 @@ class Rematerialization:
             count = max(count + 1, int(count * 1.25))
         yield self.plan(self._made)
 
-    def smallest(self, known: Iterable[frozenset[int]] = ()) -> list[RematPlan]:
+    def smallest(self, known: Iterable[frozenset[int]] = (), enough: int = 0) -> list[RematPlan]:
         """Return plans, those of fewest bytes first; the smallest of the candidates release more values.
 
-        `known` are sets of retained values that are small in a similar graph.
+        `known` are sets of retained values that are small in a similar graph; a plan of `enough` bytes is not
+        made smaller, and ends the search.
         """
         plans = [*self.candidates, *map(self.plan, known)]
         plans.sort(key=lambda p: (p.peak_bytes, p.seconds))
         tries = MOST_RELEASES // max(len(self.order), 1)
         for count in RELEASED:
-            plans += [self._releasing(p, tries // count + 1) for p in plans[:count]]
+            for plan in plans[:count]:
+                plans.append(self._releasing(plan, tries // count + 1, enough))
+                if plans[-1].peak_bytes <= enough:
+                    break
             plans.sort(key=lambda p: (p.peak_bytes, p.seconds))
+            if plans[0].peak_bytes <= enough:
+                break
         return plans
 
-    def _releasing(self, plan: RematPlan, tries: int) -> RematPlan:
+    def _releasing(self, plan: RematPlan, tries: int, enough: int) -> RematPlan:
         """Return a plan that drops more of what is retained at the peak, while that lowers the peak."""
-        while tries:
+        while tries and plan.peak_bytes > enough:
             lives = self.graph.accesses.instances(plan.schedule)
             peak = int(np.argmax(used_bytes(self.graph, plan.schedule, lives)))
             there = lives.values[(lives.first <= peak) & (peak <= lives.last)]
@@ -214,7 +220,7 @@ class Rematerialization:
         """Return plans that need at most a number of bytes."""
         fit = [p for p in self.candidates if p.peak_bytes <= budget]
         if not fit:
-            fit = [p for p in self.smallest()[:1] if p.peak_bytes <= budget]
+            fit = [p for p in self.smallest(enough=budget)[:1] if p.peak_bytes <= budget]
         by_peak = sorted(fit, key=lambda p: (p.peak_bytes, p.seconds))
         starts = by_peak[:1] if len(self.order) > LARGE else by_peak[:: -(-len(by_peak) // STARTS) or 1]
         return fit + [self._retaining(p, budget, by_span) for p in starts for by_span in (False, True)]
