@@ -85,7 +85,7 @@ def add_options(parser: argparse.ArgumentParser, programs: int) -> None:
     )
     parser.add_argument("--findings", type=Path, help="a folder for the small programs")
     parser.add_argument("--list", action="store_true", help="print a line for every program")
-    parser.add_argument("--plant", default="", help="a fault of tests/programs/faults.py to run with")
+    parser.add_argument("--plant", default="", help="a fault of programs/faults.py to run with, or budgets")
 
 
 def run(drawn: Sequence[tuple[str, Program]], options: argparse.Namespace, findings: Findings) -> int:

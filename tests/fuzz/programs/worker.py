@@ -21,9 +21,10 @@ def main(arguments: list[str]) -> None:
     from programs import execute
 
     if arguments[:1] == ["--plant"]:
+        from programs import budgets
         from programs.faults import FAULTS
 
-        FAULTS[arguments[1]].plant()
+        (budgets.plant if arguments[1] == "budgets" else FAULTS[arguments[1]].plant)()
 
     gc.set_threshold(20_000, 20, 50)  # what compiling makes lives long
 
