@@ -204,8 +204,9 @@ class BudgetPlanner:
             overlapping = waited_at_once(made)
         work = Work(overlapping, overlapping.values)
         waits = copy_waits(
-            overlapping.commands, overlapping.values, lambda c: work.seconds(c, self.target, self.threads)
-        )
+            overlapping.commands, overlapping.values,
+            lambda c: work.seconds(c, self.target, self.threads), self.threads,
+        )  # fmt: skip
         computing, waiting = (sum(column) for column in zip(*waits, strict=True))
         return Planned(program, schedule, overlapping, computing, waiting)
 

@@ -164,10 +164,10 @@ class _Commands:
         self.number = 0
         self.waits: dict[tuple[int, int], float] = {}  # for copies, by source and target
         if offloaded(executable.commands, executable.inputs):
-            found = copy_waits(executable.commands, executable.values, self._seconds)
+            found = copy_waits(executable.commands, executable.values, self._seconds, executable.threads)
             self.waits = {
-                (c.source, c.target): waiting
-                for c, (_, waiting) in zip(executable.commands, found, strict=True)
+                (c.source, c.target): computing + waiting
+                for c, (computing, waiting) in zip(executable.commands, found, strict=True)
                 if isinstance(c, CopyDone)
             }
 

@@ -60,8 +60,8 @@ def _copies(program: Explained) -> str:
     states = "state waits" if count == 1 else "states wait"
     share = waiting / max(program.plan.estimated_seconds, 1e-12)
     return (
-        f"  {count} {states} in a file; a run copies {format_bytes(moved)}, for which kernels are expected "
-        f"to wait {share:.0%} of the time"
+        f"  {count} {states} in a file; a run copies {format_bytes(moved)}, which is expected "
+        f"to take {share:.0%} of the time"
     )
 
 

@@ -153,22 +153,26 @@ def _done(copy: Command) -> CopyDone:
 
 
 def copy_waits(
-    commands: Sequence[Command], values: Sequence[Value], seconds: Callable[[Command], float]
+    commands: Sequence[Command], values: Sequence[Value], seconds: Callable[[Command], float], threads: int
 ) -> list[tuple[float, float]]:
     """Return for each command at the top how long it is predicted to compute, and to wait for a copy.
 
-    One copy is under way at a time, in the order in which they begin.
+    One copy is under way at a time, in the order in which they begin. While kernels run, it takes a processor
+    from one of their `threads`: that time counts as computing, where the copy is waited for.
     """
     clock = channel = 0.0  # channel: when the copies begun so far are done
-    done_at: dict[tuple[int, int], float] = {}
+    done_at: dict[tuple[int, int], tuple[float, float]] = {}
     found = []
     for command in commands:
         computing = waiting = 0.0
         if isinstance(command, CopyStart):
-            channel = max(channel, clock) + copy_seconds(values[command.source].nbytes)
-            done_at[command.source, command.target] = channel
+            took = copy_seconds(values[command.source].nbytes)
+            channel = max(channel, clock) + took
+            done_at[command.source, command.target] = channel, took
         elif isinstance(command, CopyDone):
-            waiting = max(0.0, done_at[command.source, command.target] - clock)
+            done, took = done_at[command.source, command.target]
+            waiting = max(0.0, done - clock)
+            computing = max(0.0, took - waiting) / threads
         else:
             computing = seconds(command)
         clock += computing + waiting
