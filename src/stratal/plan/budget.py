@@ -9,6 +9,7 @@ buffer: budgets change no bit of a result.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -79,6 +80,7 @@ def within_budget(
         return draft, None
     best, refused = _planned_or_refused(planner, budget)
     taken: InParts | None = None
+    fewest = sys.maxsize  # bytes that some number of parts needs
     if best is None or best.seconds > ENOUGH * planner.seconds:
         try:
             for tried in in_parts:
@@ -88,10 +90,12 @@ def within_budget(
                     best, taken = found, tried
                 if found is not None and found.seconds <= ENOUGH * other.seconds:
                     break  # more parts recompute no less
-                if error is not None and refused is not None:
-                    if error.least_bytes >= refused.least_bytes:
-                        break  # more parts need no less
-                    refused = error
+                if error is not None:
+                    if error.least_bytes >= fewest:
+                        break  # more parts need no less than half as many did
+                    fewest = error.least_bytes
+                    if refused is not None and fewest < refused.least_bytes:
+                        refused = error
         except NotSplit as reason:
             decide("memory", "micro-batches", "none", reason.why, where=reason.node.where)
             if refused is not None:

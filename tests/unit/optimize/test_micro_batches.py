@@ -241,6 +241,26 @@ def test_a_budget_may_split_the_batch_and_says_so() -> None:
     assert "parts of the batch" in choice.choice
 
 
+def test_more_parts_are_tried_where_two_need_more_than_the_whole() -> None:
+    """Sums over parts take memory of their own, which a few parts may not repay."""
+    net = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 128), nn.GELU(), nn.Linear(128, 8))
+    opt = optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+
+    def step(x: Any, y: Any) -> Any:
+        loss = F.cross_entropy(net(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return loss
+
+    x, y = st.ones(512, 64), st.zeros(512, dtype=st.int64)
+    whole = st.fits(step, x, y, memory="1 GB").planned_peak_bytes
+    with pytest.raises(st.DoesNotFit) as refused:
+        st.fits(step, x, y, memory=whole * 8 // 10)
+    assert refused.value.least_bytes > whole * 8 // 10
+    assert st.fits(step, x, y, memory=whole * 8 // 10, micro_batches=True).slowdown < 1.3
+
+
 def test_micro_batches_without_a_budget_are_refused() -> None:
     with pytest.raises(st.base.errors.AttributeValueError, match="memory"):
         st.compile(lambda x: x, micro_batches=True)

@@ -37,14 +37,14 @@ def tensors_of(found: Any) -> Iterator[Any]:
 class Training:
     """A tiny network with Adam, its compiled step, and operands that are the same in each step."""
 
-    def __init__(self, name: str, memory: int | None = None) -> None:
+    def __init__(self, name: str, memory: int | None = None, in_parts: bool = False) -> None:
         st.manual_seed(5)
         tiny = NETWORKS[name]
         self.net = getattr(models, name)(*tiny.made.args, **tiny.made.kwargs)
         assert tiny.called is not None
         self.operands = tiny.called()
         self.opt = optim.Adam(self.net.parameters(), lr=1e-3)
-        self.compiled = st.compile(self.step, memory=memory)
+        self.compiled = st.compile(self.step, memory=memory, micro_batches=in_parts)
 
     def step(self, *operands: Any) -> Any:
         loss = sum(t.square().mean() for t in tensors_of(self.net(*operands)))
@@ -101,6 +101,12 @@ def test_budgets_of_a_network_are_exact_and_change_no_bit(
             with settings.verify(True):  # guard pages, and what is dead is overwritten
                 assert Training(name, least).run() == wanted
     assert not list(tmp_path.iterdir())
+    small = Training(name, budget := free.least() + (peak - free.least()) // 3, in_parts=True)
+    for found, bits in zip(small.run(), wanted, strict=True):
+        if len(bits) % 4 == 0:
+            a, b = (np.frombuffer(x, np.float32) for x in (found, bits))
+            np.testing.assert_allclose(a, b, rtol=1e-3, atol=5e-4)
+    assert observed_peak_bytes(small.compiled.program) == small.compiled.plan.planned_peak_bytes <= budget
 
 
 def test_most_networks_are_trained_within_budgets() -> None:
