@@ -291,7 +291,7 @@ class ProgramProfile:
             counted: dict[KernelClass, float] = {}
             for node in work.members:
                 name = class_of_op(node)
-                counted[name] = counted.get(name, 0.0) + flops(node) * float(self._calls[index])
+                counted[name] = counted.get(name, 0.0) + work.share * flops(node) * float(self._calls[index])
             rows.append((class_of_kernel(work.members, work.tactic), counted, float(self._medians[index])))
         return shares(rows)
 

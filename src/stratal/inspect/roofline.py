@@ -17,7 +17,7 @@ from stratal.base.target import LAUNCH_SECONDS
 from stratal.graph.node import Node
 from stratal.inspect.machine import MachinePeaks
 from stratal.memory.liveness import roots
-from stratal.plan.work import anchored, flops, touched
+from stratal.plan.work import anchored, flops, share_done, touched
 from stratal.schedule.draft import Draft
 
 Bound = Literal["compute", "memory", "overhead", "host"]
@@ -44,9 +44,13 @@ class Floor(NamedTuple):
 
 
 class CommandWork(NamedTuple):
-    """What one call of a command does: its nodes, operations by dtype, bytes by value."""
+    """What one call of a command does: its nodes, operations by dtype, bytes by value.
+
+    `share` of the nodes' operations is done by this command: see `plan.work.share_done`.
+    """
 
     members: tuple[Node, ...]
+    share: float
     tactic: str
     operations: Mapping[DType, float]
     accesses: tuple[Access, ...]
@@ -99,9 +103,11 @@ def command_work(
             Access(nbytes, clock - last.get(owner[v], 0.0), writes) for v, nbytes, writes in rows
         )
         last.update((owner[v], clock - total) for v, _, _ in rows)
-        tactic = draft.kernels[command.kernel].tactic if isinstance(command, Launch) else ""
+        scheduled = draft.kernels[command.kernel] if isinstance(command, Launch) else None
+        tactic = scheduled.tactic if scheduled else ""
         members = tuple(anchored(draft.group_of(command), tactic))
-        found[id(command)] = CommandWork(members, tactic, _operations(members), accesses)
+        share = share_done(members, scheduled.kernel) if scheduled else 1.0
+        found[id(command)] = CommandWork(members, share, tactic, _operations(members, share), accesses)
     return found
 
 
@@ -121,11 +127,11 @@ def _touched(
             yield value_of[buffer], float(count * buffer.dtype.itemsize), writes
 
 
-def _operations(members: Iterable[Node]) -> dict[DType, float]:
+def _operations(members: Iterable[Node], share: float) -> dict[DType, float]:
     """Return operations by the dtype they are done in: that of the operands."""
     found: dict[DType, float] = {}
     for node in members:
-        count = flops(node)
+        count = share * flops(node)
         if count:
             dtype = next((i.type.dtype for i in node.inputs if hasattr(i.type, "dtype")), None)
             dtype = dtype or node.aval.dtype

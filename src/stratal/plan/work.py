@@ -11,6 +11,7 @@ from stratal.base.target import Target
 from stratal.base.types import TupleType
 from stratal.graph.node import Node
 from stratal.graph.partition import Group
+from stratal.loops.count import operations
 from stratal.loops.expr import Buffer, Expr, Load, Var, walk
 from stratal.loops.stmt import Kernel, Store, expressions, statements
 from stratal.schedule.draft import Draft
@@ -25,6 +26,7 @@ class Work:
         self.draft = draft
         self.values = values
         self._touched: dict[str, tuple[Touched, Touched]] = {}
+        self._operations: dict[str, int] = {}
 
     def of(self, command: Command) -> Cost:
         """Return what one run of a command costs, commands nested in it left out."""
@@ -45,13 +47,13 @@ class Work:
         scheduled = self.draft.kernels[launch.kernel]
         if launch.kernel not in self._touched:
             self._touched[launch.kernel] = touched(scheduled.kernel)
+            self._operations[launch.kernel] = operations(scheduled.kernel.body)
         read, written = (
             float(sum(n * b.dtype.itemsize for b, n in sizes.items()))
             for sizes in self._touched[launch.kernel]
         )
-        return Cost(
-            sum(map(flops, anchored(self.draft.group_of(launch), scheduled.tactic))), read, written
-        )
+        recorded = sum(map(flops, anchored(self.draft.group_of(launch), scheduled.tactic)))
+        return Cost(float(min(recorded, self._operations[launch.kernel])), read, written)
 
 
 def _turns(command: Command, times: int = 1) -> list[tuple[Command, int]]:
@@ -74,6 +76,15 @@ def flops(node: Node) -> float:
     if any(isinstance(t, TupleType) for t in types):
         return 0.0
     return float(node.op.cost(*types).flops)  # type: ignore[arg-type]
+
+
+def share_done(members: Sequence[Node], kernel: Kernel) -> float:
+    """Return the share of its nodes' operations that a kernel does, at most 1.
+
+    Winograd's algorithm does fewer than the convolution has, and of a sum in two kernels each does a part.
+    """
+    recorded = sum(map(flops, members))
+    return min(1.0, operations(kernel.body) / recorded) if recorded else 1.0
 
 
 def touched(kernel: Kernel) -> tuple[Touched, Touched]:

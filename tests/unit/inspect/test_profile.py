@@ -26,6 +26,7 @@ from stratal.inspect.machine import MachinePeaks, machine_peaks
 from stratal.inspect.profiler import Profile, Profiler, profile
 from stratal.inspect.roofline import command_work
 from stratal.ops.composite import activations, normalization
+from stratal.plan.work import flops
 from stratal.runtime.storage import Storage
 from stratal.tensor.lazy import program_cache
 
@@ -223,6 +224,42 @@ def test_operations_and_bytes_are_those_of_the_mathematics() -> None:
     assert floor.memory_seconds == pytest.approx((8 << 22) / 10e9)
     heavy = max((w for w, _ in floors(product(256, 512, 384))), key=lambda w: w.flops)
     assert heavy.flops == 2 * 256 * 512 * 384
+
+
+def convolved(*, of_filters: bool) -> list[Any]:
+    """Return the work of the kernels of a convolution of 64 by 64 channels, or of its gradient by filters."""
+    x, w = st.ones(8, 64, 34, 34), st.ones(64, 64, 3, 3).requires_grad_(of_filters)
+
+    @st.compile
+    def convolve() -> Any:
+        out = nn.functional.conv2d(x, w)
+        return st.gradients((out * out).sum(), w) if of_filters else out
+
+    convolve()
+    program = convolve.program
+    work = command_work(program.draft, program.executable.values, program.executable.commands).values()
+    found = [w for w in work if w.tactic.startswith("winograd")]
+    planned = [k["flops"] for k in program.plan.kernels if k["tactic"].startswith("winograd")]
+    assert planned == pytest.approx([w.flops for w in found])
+    return found
+
+
+@pytest.mark.row("I1")
+def test_winograds_algorithm_is_credited_with_the_operations_it_does() -> None:
+    direct = 2 * 9 * 8 * 32 * 32 * 64 * 64
+    (work,) = convolved(of_filters=False)
+    # F(4x4, 3x3) multiplies 36 times where the direct sum does 144 times, and transforms beside that
+    assert direct / 4 < work.flops < direct / 3
+    assert work.flops == pytest.approx(work.share * sum(map(flops, work.members)))
+
+
+@pytest.mark.row("I1")
+def test_kernels_that_make_one_sum_together_share_its_operations() -> None:
+    forward, *gradient = convolved(of_filters=True)
+    direct = 2 * 9 * 8 * 32 * 32 * 64 * 64
+    assert direct / 4 < forward.flops < direct / 3 and sum(w.flops for w in gradient) < direct / 3
+    if len(gradient) == 2:  # as many as there are threads for: each sums a part of the batch
+        assert gradient[1].flops < 0.1 * gradient[0].flops
 
 
 @pytest.mark.row("I1")
