@@ -34,6 +34,7 @@ docs: ## Renew what the documentation shows of the code, run its examples and th
 	$(PYTHON) tests/support/doc_examples.py
 	$(PYTHON) tests/support/doc_pages.py
 	$(PYTHON) docs/generate/pictures.py
+	$(PYTHON) docs/generate/first_screen.py
 	$(PYTHON) docs/tour.py > /dev/null
 	$(PYTHON) -m mkdocs build --strict
 

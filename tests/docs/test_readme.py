@@ -19,10 +19,9 @@ def test_the_ten_line_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "range(10)" in example
     names: dict[str, Any] = {}
     exec(compile(example.replace("range(10)", "range(2)"), str(README), "exec"), names)
-    assert names["right"] > 250
     printed = capsys.readouterr().out
-    assert printed.startswith(f"{names['right']} of 359")
-    assert "1 native call" in printed
+    assert re.match(r"(2[5-9]|3)\d+ of 359", printed)
+    assert "x: f32[64,1,8,8]" in printed and "1 native call" in printed  # of a whole batch
 
 
 def test_every_command_is_in_the_readme_and_none_is_made_up() -> None:

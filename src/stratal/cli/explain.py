@@ -78,7 +78,8 @@ def run(args: argparse.Namespace) -> int:
     most = max((len(p.plan.kernels) for p in shown), default=0)
     if args.kernel is not None and args.kernel > most:
         got = f"{args.kernel} of {most}"
-        raise AttributeValueError("explain: no program shown has such a kernel", got=got)
+        hint = "without --kernel, the summary lists the kernels"
+        raise AttributeValueError("explain: no program shown has such a kernel", got=got, hint=hint)
     write_json(args.json, [program_json(p) for p in shown])
     _draw(shown, args)
     if args.kernel is None and not args.show:
