@@ -54,7 +54,7 @@ def _with_rows(page: Path) -> Any:
     if page.name != "lifecycle.md":
         return page
     whole = all(block.runs for block in doc_pages.blocks(page) if block.mark == "needs")
-    lacks = pytest.mark.skipif(not whole, reason="needs the extras [serve] and [data]")
+    lacks = pytest.mark.skipif(not whole, reason="needs the extras [serve], [data] and [sklearn]")
     return pytest.param(page, marks=[pytest.mark.row("B9"), lacks])
 
 
