@@ -15,10 +15,9 @@ from stratal.base.files import open_plain
 from stratal.base.log import DecisionLog
 from stratal.explorer.graphs import captured_graph
 from stratal.explorer.source_table import SourceTable
-from stratal.explorer.subject import FORMAT, decision_row, packed
+from stratal.explorer.subject import decision_row, packed, plan_fields
 from stratal.graph.text import parse_graph
 from stratal.plan.record import Plan
-from stratal.plan.text import signature
 
 JSON = dict[str, Any]
 MOST_BYTES: Final = 256 << 20
@@ -57,14 +56,7 @@ def _program(row: Any) -> JSON:
     program = row if "plan" in row and "graphs" not in row else {}  # else a plan alone, or a page's data
     plan = Plan.from_json(row.get("plan", row))
     sources = SourceTable()
-    made: JSON = {
-        "format": FORMAT,
-        "name": plan.name,
-        "hash": plan.hash,
-        "signature": signature(plan.to_json()),
-        "plan": plan.to_json(),
-        "seconds": plan.estimated_seconds,
-    }
+    made = plan_fields(plan)
     if "graph" in program:
         made["graphs"] = {"captured": captured_graph(parse_graph(program["graph"]), sources)}
     if "loops" in program:

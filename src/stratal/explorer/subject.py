@@ -27,6 +27,7 @@ from stratal.memory.plan import arranged
 from stratal.plan.arena_map import arena_map
 from stratal.plan.explain import Explained, launches
 from stratal.plan.memory_text import recomputations
+from stratal.plan.record import Plan
 from stratal.plan.text import signature
 from stratal.schedule.result import Scheduled
 
@@ -47,13 +48,7 @@ def describe(program: Explained, *, assembled: int = MOST_ASSEMBLED) -> JSON:
             numbers_of.setdefault(launch.group, []).append(number)
     made = program.executable
     arena = arranged(made.values, made.commands, made.outputs)
-    described = {
-        "format": FORMAT,
-        "name": plan.name,
-        "hash": plan.hash,
-        "signature": signature(plan.to_json()),
-        "plan": plan.to_json(),
-        "seconds": plan.estimated_seconds,
+    described = plan_fields(plan) | {
         "graphs": {
             "captured": captured_graph(program.graph, sources),
             "optimised": optimised_graph(program.draft, numbers_of, sources),
@@ -65,6 +60,14 @@ def describe(program: Explained, *, assembled: int = MOST_ASSEMBLED) -> JSON:
         "roofs": _roofs(program.made.target, made.threads),
     }
     return described | {"source": sources.to_json()}
+
+
+def plan_fields(plan: Plan) -> JSON:
+    """Return what the explorer shows of any program: its plan, and what it is called by."""
+    return {
+        "format": FORMAT, "name": plan.name, "hash": plan.hash, "signature": signature(plan.to_json()),
+        "plan": plan.to_json(), "seconds": plan.estimated_seconds,
+    }  # fmt: skip
 
 
 def _kernels(program: Explained, found: Sequence[Launch], sources: SourceTable) -> list[JSON]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from stratal.inspect.kernel_times import ProgramProfile
 from stratal.inspect.machine import MachinePeaks
 
-MOST_EVENTS: Final = 12_000  # in the timeline: those of the last runs
+MOST_EVENTS: Final = 12_000  # in the timeline
 _FIGURES: Final = ("number", "seconds", "share", "calls", "of_roofline", "bound")
 JSON = dict[str, Any]
 
@@ -35,24 +37,44 @@ def _roofs(peaks: MachinePeaks) -> JSON:
 
 def _timeline(program: ProgramProfile) -> JSON | None:
     """Return tracks and events [track, start, seconds, kernel, name], in seconds from the first event."""
-    logs, _ = program.times.events
-    if not logs:
-        return None
-    *threads, commands = (log.tolist() for log in logs)
+    logs, dropped = program.times.events
+    *threads, commands = (log.tolist() for log in logs) if logs else ([],)
     tracks = [("kernels", commands), *((f"thread {k}", log) for k, log in enumerate(threads))]
-    most = MOST_EVENTS // len(tracks)
-    begin = max((log[-most][2] for _, log in tracks if len(log) > most), default=0)
+    runs = _shown_runs(program.times.spans, [log for _, log in tracks if log], cut_off=dropped > 0)
     events = []
     for track, (_, log) in enumerate(tracks):
         for what, _, start, end in log:
             row = program.by_step.get(what)
-            if row is not None and start >= begin:
+            if row is not None and runs and runs[0][0] <= start <= runs[-1][1]:
                 events.append([track, start, (end - start) / 1e9, row.number, row.name])
     if not events:
         return None
+    events = sorted(events, key=lambda e: -e[2])[:MOST_EVENTS]  # of one run that has more: the longest
     first = min(e[1] for e in events)
-    for event in events:
-        event[1] = (event[1] - first) / 1e9
-    runs = sum(start >= begin for start, _ in program.times.spans)
-    about = f"the last {runs} of {program.num_runs} runs"
-    return {"about": about, "tracks": [name for name, _ in tracks], "events": events}
+    shown = [[track, (start - first) / 1e9, *rest] for track, start, *rest in events]
+    about = f"{len(runs)} of {program.num_runs} runs"
+    return {
+        "about": about, "tracks": [name for name, _ in tracks],
+        "events": sorted(shown, key=lambda e: e[:2]),
+    }  # fmt: skip
+
+
+def _shown_runs(
+    spans: Iterable[tuple[int, int]], logs: Sequence[Sequence[Any]], *, cut_off: bool
+) -> list[tuple[int, int]]:
+    """Return the last runs, as (start, end), whose events are all there and no more than `MOST_EVENTS`.
+
+    `cut_off` says that some logs had no room for the last events: what ran after the first full one is left
+    out, for its tracks would look idle.
+    """
+    room = max(map(len, logs), default=0)
+    until = min((log[-1][3] for log in logs if len(log) == room), default=0) if cut_off else None
+    runs = [span for span in spans if until is None or span[1] <= until]
+    runs = runs or list(spans)[:1]
+    starts = sorted(event[2] for log in logs for event in log)
+    shown: list[tuple[int, int]] = []
+    for run in reversed(runs):
+        if shown and bisect_right(starts, shown[-1][1]) - bisect_left(starts, run[0]) > MOST_EVENTS:
+            break
+        shown.insert(0, run)
+    return shown

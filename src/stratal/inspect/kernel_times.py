@@ -9,14 +9,14 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from stratal.base.artifact import Copy, Host, Launch, flat
+from stratal.base.artifact import Copy, CopyDone, CopyStart, Host, Launch, flat
 from stratal.base.log import duration
 from stratal.base.source import SourceLine
 from stratal.graph.node import Node
 from stratal.inspect.intervals import Interval, median_interval
 from stratal.inspect.machine import MachinePeaks
 from stratal.inspect.recorder import ProgramTimes
-from stratal.inspect.roofline import Bound, CommandWork, command_work
+from stratal.inspect.roofline import Bound, CommandWork, Floor, command_work
 from stratal.ops.linear.window import Windowed
 from stratal.plan.text import nested
 from stratal.plan.work import flops
@@ -184,7 +184,10 @@ class ProgramProfile:
 
     def _row(self, index: int, step: Launch | Copy | Host, plan: Mapping[str, Any]) -> KernelTime:
         work = self.work[id(step)]
-        floor = work.floor(self.peaks, host=isinstance(step, Host))
+        if isinstance(step, (CopyStart, CopyDone)):  # a thread of its own copies; these begin it and wait
+            floor = Floor(0.0, 0.0, "overhead")
+        else:
+            floor = work.floor(self.peaks, host=isinstance(step, Host))
         target = plan["writes"][0] if plan["writes"] else None
         label = self.program.executable.values[target].label if target is not None else ""
         names = {

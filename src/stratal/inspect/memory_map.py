@@ -34,6 +34,7 @@ KINDS: Final = {
     "carried by a loop": "#59a14f",
     "recomputed": "#e15759",
     "written as output": "#b07aa1",
+    "copied from or to a file": "#76b7b2",
 }
 PARTS: Final = {
     "arena": "#4e79a7", "state": "#59a14f", "input": "#9c755f", "output": "#b07aa1",

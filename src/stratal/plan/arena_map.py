@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from stratal.base.artifact import Launch, Value
+from stratal.base.artifact import CopyDone, CopyStart, Launch, Value
 from stratal.base.source import SourceLine
 from stratal.memory.liveness import analyse
 from stratal.memory.plan import ArenaPlan, Block
@@ -31,10 +31,33 @@ def block_kinds(program: Explained, arena: ArenaPlan) -> Iterator[str]:
     """Yield what each block of the arena is there for."""
     by_id = {value.id: value for value in program.executable.values}
     again = {w for launch in recomputations(program.executable).values() for w in launch.writes}
+    copied = {v for _, _, v, _ in file_copies(program)}
     for block in arena.blocks:
-        recomputed = not again.isdisjoint(block.members)
         members = [by_id[m] for m in block.members]
-        yield "recomputed" if recomputed else _kind(block, members, arena.num_moments)
+        if not copied.isdisjoint(block.members):
+            yield "copied from or to a file"
+        elif not again.isdisjoint(block.members):
+            yield "recomputed"
+        else:
+            yield _kind(block, members, arena.num_moments)
+
+
+def file_copies(program: Explained) -> list[tuple[int, int, int, bool]]:
+    """Return the copies of states that wait in a file: first and last moment, the value in the arena, and
+    whether it is read from the file.
+    """
+    by_id = {value.id: value for value in program.executable.values}
+    begun: dict[tuple[int, int], int] = {}
+    found = []
+    for moment, leaf in enumerate(analyse(program.executable.commands).leaves):
+        command = leaf[1] if leaf is not None else None
+        if isinstance(command, CopyStart):
+            begun[command.source, command.target] = moment
+        elif isinstance(command, CopyDone):
+            reads = by_id[command.source].home == "input"
+            inside = command.target if reads else command.source
+            found.append((begun[command.source, command.target], moment, inside, reads))
+    return found
 
 
 def _kind(block: Block, members: Sequence[Value], num_moments: int) -> str:
@@ -66,4 +89,5 @@ def arena_map(
     return {
         "bytes": arena.arena_bytes, "live_minimum": arena.live_minimum, "moments": arena.num_moments,
         "kernels": kernel_numbers(program), "loops": loops, "blocks": blocks,
+        "copies": file_copies(program),
     }  # fmt: skip

@@ -8,6 +8,7 @@ import json
 import re
 import zlib
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 import stratal as st
 from stratal import nn, optim
+from stratal.base import settings
 from stratal.base.errors import AttributeValueError, FormatError, StratalError
 from stratal.base.types import TensorType
 from stratal.cli import main
@@ -27,6 +29,9 @@ from stratal.explorer.view import view
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import graph_input
+from stratal.inspect import recorder
+from stratal.inspect.explored import explored
+from stratal.inspect.memory_map import KINDS, memory_svg
 from stratal.models import resnet18
 
 HOSTILE = "</script><script>document.title='broken'</script><!--\u2028\"'&lt;%3Cimg src=x onerror=alert(1)>"
@@ -278,6 +283,54 @@ def test_a_function_that_did_not_run_has_no_page() -> None:
         st.compile(lambda x: x + 1).view()
 
 
+# -- budgets -------------------------------------------------------------------------------------------------
+def budgeted(folder: Path) -> Any:
+    """Return a training step within half of its memory, and states that wait in a folder."""
+    net = nn.Sequential(*[m for _ in range(6) for m in (nn.Linear(192, 192), nn.Tanh())])
+    optimizer = optim.Adam(net.parameters(), lr=1e-3)
+
+    def train_step(x: Any) -> Any:
+        loss = (net(x) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    x = st.ones(1024, 192)
+    whole = st.compile(train_step)
+    whole(x)
+    with settings.offload_dir(folder):
+        small = st.compile(train_step, memory=int(0.5 * whole.plan.planned_peak_bytes))
+        small(x)
+    return small
+
+
+def test_a_budget_shows_what_runs_again_and_what_waits_in_a_file(tmp_path: Path) -> None:
+    small = budgeted(tmp_path)
+    (row,) = small.view().programs
+    memory = row["memory"]
+    kinds = {block["kind"] for block in memory["blocks"]}
+    assert {"copied from or to a file", "recomputed"} <= kinds and any(k.get("again") for k in row["kernels"])
+    copies = [c for c in row["plan"]["commands"] if c["do"] == "copy-done"]
+    assert len(memory["copies"]) == len(copies) and {reads for *_, reads in memory["copies"]} == {True, False}
+    assert all(first < last < memory["moments"] for first, last, *_ in memory["copies"])
+    assert "copied from or to a file" in memory_svg(small.program)
+
+
+def test_copies_to_a_file_are_not_said_to_want_a_better_schedule(tmp_path: Path) -> None:
+    small = budgeted(tmp_path)
+    found = st.profile(small, st.ones(1024, 192), repeats=3).programs[0].kernels
+    copies = [row for row in found if "copy" in row.name]
+    assert copies and {row.bound for row in copies} == {"overhead"}
+
+
+def test_every_kind_of_buffer_has_its_colour() -> None:
+    script = (resources.files("stratal.explorer") / "assets" / "plots.js").read_text(encoding="utf-8")
+    coloured = re.search(r"BLOCK_KINDS = \{(.*?)\};", script, re.DOTALL)
+    assert coloured is not None
+    assert {kind.strip() for kind in re.findall(r'"?([a-z ]+)"?: "', coloured[1])} == set(KINDS)
+
+
 # -- measured ------------------------------------------------------------------------------------------------
 def test_a_profile_gives_times_and_a_timeline() -> None:
     @st.compile
@@ -292,6 +345,23 @@ def test_a_profile_gives_times_and_a_timeline() -> None:
     tracks = times["timeline"]["tracks"]
     assert tracks[0] == "kernels" and min(e[1] for e in times["timeline"]["events"]) == 0
     assert {e[0] for e in times["timeline"]["events"]} <= set(range(len(tracks)))
+
+
+def test_a_timeline_shows_the_last_runs_of_which_every_thread_has_its_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recorder, "EVENTS_PER_LOG", 500)
+    work = st.compile(lambda x: ((x @ x).tanh() @ x).sum())
+    x = st.tensor(np.ones((256, 256), np.float32))
+    program = st.profile(work, x, repeats=30, trace=True).programs[0]
+    timeline = explored(program)["timeline"]
+    assert program.times.events[1] > 0  # no room for all
+    commands, thread = ([e for e in timeline["events"] if e[0] == track] for track in (0, 1))
+    last = max(e[1] + e[2] for e in commands)
+    assert any(e[1] + e[2] > last / 2 for e in thread)
+    monkeypatch.setattr("stratal.inspect.explored.MOST_EVENTS", 5)
+    short = explored(program)["timeline"]
+    assert len(short["events"]) == 5 and short["about"] == f"1 of {program.num_runs} runs"
 
 
 # -- the command ---------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import CHROMIUM, Browser
-from test_explorer import HOSTILE, hostile_program, step
+from test_explorer import HOSTILE, budgeted, hostile_program, step
 
 import stratal as st
 from stratal.explorer.view import view
@@ -122,6 +122,48 @@ def test_hostile_labels_are_shown_as_text(browser: Browser, tmp_path: Path) -> N
     assert browser.evaluate("document.title") != "broken"
     assert browser.evaluate("document.images.length") == 0
     assert browser.complaints == []
+
+
+def test_a_budget_is_drawn_with_its_copies_and_what_runs_again(browser: Browser, tmp_path: Path) -> None:
+    budgeted(tmp_path).view(tmp_path / "small.html")
+    browser.open((tmp_path / "small.html").as_uri())
+    assert "kernels run again, to save memory" in text(browser, ".tiles")
+    browser.click("nav [data-view=memory]")
+    assert "of state in a file" in text(browser, "main .bar") and "recomputed" in text(browser, "main .foot")
+    lane = "(() => { const m = app.drawn; return [m.copies.length, m.y(m.map.bytes) - MARGIN.top]; })()"
+    copies, room = browser.evaluate(lane)
+    assert copies > 0 and room > 20  # above the arena, below what is alive
+    browser.click("nav [data-view=kernels]")
+    browser.click("main input")
+    browser.type("copy")
+    assert browser.evaluate("document.querySelectorAll('.list .sheet .row').length") > 0
+    assert browser.complaints == []
+
+
+def test_kernels_of_one_code_count_together_in_the_overview(browser: Browser, tmp_path: Path) -> None:
+    def layers(x: Any) -> Any:
+        for _ in range(5):
+            x = st.exp(x @ x).sum(0, keepdim=True) + x
+        return x
+
+    deep = st.compile(layers)
+    deep(st.ones(48, 48))
+    deep.view(tmp_path / "deep.html")
+    browser.open((tmp_path / "deep.html").as_uri())
+    found = browser.evaluate("app.program.alike.map((g) => [g.kernels.length, g.share])")
+    assert max(n for n, _ in found) > 1 and sum(n for n, _ in found) == len(deep.plan.kernels)
+    assert sum(part for _, part in found) == pytest.approx(1)
+    assert browser.evaluate("document.querySelectorAll('.heavy').length") == min(len(found), 12)
+
+
+def test_the_source_view_leaves_the_panel_to_what_is_selected(browser: Browser, page: str) -> None:
+    browser.open(page)
+    shown = "document.querySelectorAll('aside .source').length"
+    assert browser.evaluate(shown) == 1
+    browser.click("nav [data-view=source]")
+    assert browser.evaluate(shown) == 0
+    browser.click("nav [data-view=kernels]")
+    assert browser.evaluate(shown) == 1
 
 
 def odd_programs() -> list[Any]:

@@ -54,7 +54,12 @@ class App {
   }
 
   // -- moving ---------------------------------------------------------------------------------------------
-  go(view) { this.view = view; this.show(); }
+  go(view) {
+    const besides = (this.view === "source") !== (view === "source");  // that view has the source, the panel need not
+    this.view = view;
+    this.show();
+    if (besides) this.showPanel();
+  }
   isSelected(type, id) { return Boolean(this.selected) && this.selected.type === type && this.selected.id === id; }
   select(what) {
     this.selected = what;

@@ -32,7 +32,8 @@ const duration = (s) => (s ? scaled(s, [["s", 1], ["ms", 1e-3], ["µs", 1e-6], [
 const bytes = (n) => (n ? scaled(n, [["GB", 1e9], ["MB", 1e6], ["kB", 1e3], ["B", 1]]) : "0 B");
 const flops = (n) => (n ? scaled(n, [["GF", 1e9], ["MF", 1e6], ["kF", 1e3], ["F", 1]]) : "–");
 const percent = (x) => (x >= 0.0995 ? `${Math.round(x * 100)} %` : `${(x * 100).toFixed(1)} %`);
-const plural = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
+const thousands = (n) => n.toLocaleString("en");
+const plural = (n, noun) => `${thousands(n)} ${noun}${n === 1 ? "" : "s"}`;
 
 const CLASSES = {
   contract: "sums of products", rows: "reductions of rows", columns: "reductions of columns",
@@ -83,6 +84,19 @@ class Program {
     }
   }
   get measured() { return Boolean(this.profile); }
+  /** Kernels of one code, those that cost most together first: layers of one shape look harmless one by one. */
+  get alike() {
+    const found = new Map();
+    for (const k of this.kernels) {
+      const key = `${k.symbol} ${k.name}`;
+      (found.get(key) || found.set(key, { kernels: [], cost: 0, share: 0 }).get(key)).kernels.push(k);
+    }
+    for (const group of found.values()) {
+      group.kernels.sort((a, b) => b.cost - a.cost);
+      for (const k of group.kernels) { group.cost += k.cost; group.share += k.share; }
+    }
+    return [...found.values()].sort((a, b) => b.share - a.share);
+  }
   place(line) { const [file, no] = this.source.lines[line]; return `${file}:${no}`; }
   placeName(place) { const [file, no] = place.split(":"); return `${this.source.files[file].name}:${no}`; }
   lineName(line) { return this.placeName(this.place(line)); }

@@ -2,32 +2,60 @@
 
 const BLOCK_KINDS = {
   "kept for later": "pointwise", "passed on": "columns", "packed operand": "contract", "carried by a loop": "rows",
-  recomputed: "host", "written as output": "body",
+  recomputed: "host", "written as output": "body", "copied from or to a file": "rows",
 };
 const MARGIN = { left: 84, right: 20, top: 92, bottom: 30 };
+
+/** Let the pointer show what `view.pick` finds, as `text` of it, and a click select it. */
+function hoverable(view, text, selected) {
+  const { surface } = view, { canvas } = surface;
+  const hover = (e, found) => {
+    if (found !== view.hot) { view.hot = found; surface.ask(); }
+    canvas.style.cursor = found ? "pointer" : "default";
+    surface.tip(e, found && text(found));
+  };
+  canvas.addEventListener("pointermove", (e) => hover(e, view.pick(e)));
+  canvas.addEventListener("pointerleave", (e) => hover(e, null));
+  canvas.addEventListener("click", (e) => { const found = view.pick(e), what = found && selected(found); if (what) view.app.select(what); });
+}
+
+/** Fill a bar of time; `state` is hot, chosen or neither. Its label stays in sight where the bar begins further left. */
+function bar(c, [x, y, w, hh], colour, state, label) {
+  c.fillStyle = ink(colour);
+  c.globalAlpha = state ? 1 : 0.82;
+  c.fillRect(x, y, Math.max(w - 0.6, 0.7), Math.max(hh - 0.6, 0.8));
+  c.globalAlpha = 1;
+  if (state) { c.strokeStyle = ink("ink"); c.lineWidth = state === "chosen" ? 2 : 1.2; c.strokeRect(x, y, Math.max(w, 1), Math.max(hh, 1)); }
+  const from = Math.max(x, MARGIN.left), letters = Math.floor((x + w - from - 10) / 6);
+  if (hh < 14 || letters < 4) return;
+  c.fillStyle = ink("on-bar");
+  c.textAlign = "left";
+  c.fillText(cut(label, letters), from + 5, y + Math.min(hh / 2, 15));
+}
+
+/** Write a text that stays legible over what is drawn below it. */
+function halo(c, text, x, y, colour) {
+  c.lineWidth = 4; c.lineJoin = "round"; c.strokeStyle = ink("bg"); c.strokeText(text, x, y);
+  c.fillStyle = ink(colour); c.fillText(text, x, y);
+}
 
 /** The arena: time runs right, one moment per command; offsets run up; above, the bytes alive. */
 class MemoryMap {
   constructor(program, app) {
     Object.assign(this, { program, app, map: program.memory, from: 0, to: Math.max(1, program.memory.moments) });
     this.surface = new Surface((c, w, hh) => this.draw(c, w, hh));
-    const { canvas } = this.surface;
-    canvas.addEventListener("pointermove", (e) => {
-      const found = this.pick(e);
-      if (found !== this.hot) { this.hot = found; this.surface.ask(); }
-      canvas.style.cursor = found ? "pointer" : "default";
-      this.surface.tip(e, found && blockText(program, found));
-    });
-    canvas.addEventListener("pointerleave", (e) => { this.hot = null; this.surface.tip(e, null); this.surface.ask(); });
-    canvas.addEventListener("click", (e) => { const found = this.pick(e); if (found) app.select({ type: "block", id: this.map.blocks.indexOf(found) }); });
-    zoomable(this, canvas, 0, () => this.map.moments);
+    this.map.blocks.forEach((b, id) => { b.id = id; });
+    this.copies = this.map.copies || [];
+    this.top = this.copies.length ? MARGIN.top + 34 : MARGIN.top;  // room for a lane of copies
+    hoverable(this, (b) => blockText(program, b), (b) => ({ type: "block", id: b.id }));
+    zoomable(this, this.surface.canvas, 0, () => this.map.moments);
     this.live = new Array(this.map.moments + 2).fill(0);
     for (const b of this.map.blocks) { this.live[b.first] += b.bytes; this.live[Math.min(b.last, this.map.moments) + 1] -= b.bytes; }
     for (let k = 1; k < this.live.length; k++) this.live[k] += this.live[k - 1];
   }
   get element() { return this.surface.box; }
   x(moment) { return MARGIN.left + ((this.surface.width - MARGIN.left - MARGIN.right) * (moment - this.from)) / (this.to - this.from); }
-  y(offset) { return MARGIN.top + (this.surface.height - MARGIN.top - MARGIN.bottom) * (1 - offset / Math.max(1, this.map.bytes)); }
+  y(offset) { return this.top + (this.surface.height - this.top - MARGIN.bottom) * (1 - offset / Math.max(1, this.map.bytes)); }
   box(b) {
     const [x, y] = [this.x(b.first), this.y(b.offset + b.bytes)];
     return [x, y, this.x(Math.min(b.last + 1, this.map.moments)) - x, this.y(b.offset) - y];
@@ -42,7 +70,7 @@ class MemoryMap {
     c.font = "11px ui-sans-serif, system-ui, sans-serif";
     c.textBaseline = "middle";
     c.fillStyle = ink("panel");
-    c.fillRect(MARGIN.left, MARGIN.top, width - MARGIN.left - MARGIN.right, height - MARGIN.top - MARGIN.bottom);
+    c.fillRect(MARGIN.left, this.top, width - MARGIN.left - MARGIN.right, height - this.top - MARGIN.bottom);
     c.textAlign = "right";
     for (let k = 0; k <= 4; k++) {
       const y = this.y((map.bytes * k) / 4);
@@ -52,12 +80,17 @@ class MemoryMap {
       c.fillText(bytes((map.bytes * k) / 4), MARGIN.left - 8, y);
     }
     c.fillText("alive", MARGIN.left - 8, MARGIN.top - 22);
+    if (this.copies.length) {
+      c.font = "10px ui-sans-serif, system-ui, sans-serif";
+      c.fillText("to file", MARGIN.left - 8, this.top - 26); c.fillText("from file", MARGIN.left - 8, this.top - 15);
+      c.font = "11px ui-sans-serif, system-ui, sans-serif";
+    }
     c.save();
     c.beginPath();
     c.rect(MARGIN.left, 0, width - MARGIN.left - MARGIN.right, height);
     c.clip();
     c.fillStyle = ink("accent-soft");
-    for (const [a, b] of map.loops) c.fillRect(this.x(a), MARGIN.top, this.x(b + 1) - this.x(a), height - MARGIN.top - MARGIN.bottom);
+    for (const [a, b] of map.loops) c.fillRect(this.x(a), this.top, this.x(b + 1) - this.x(a), height - this.top - MARGIN.bottom);
     c.beginPath();
     c.moveTo(this.x(0), MARGIN.top - 14);
     for (let k = 0; k < map.moments; k++) {
@@ -72,6 +105,7 @@ class MemoryMap {
     c.lineWidth = 1;
     c.stroke();
     for (const b of map.blocks) this.block(c, b);
+    this.drawCopies(c);
     c.fillStyle = ink("dim");
     c.textAlign = "center";
     const every = Math.max(1, Math.ceil((this.to - this.from) / 24));
@@ -81,22 +115,18 @@ class MemoryMap {
     c.fillStyle = ink("dim");
     c.fillText("kernel", MARGIN.left - 8, height - 14);
     c.textAlign = "left";
-    if (!map.blocks.length) c.fillText("nothing lives in the arena", MARGIN.left + 16, MARGIN.top + 20);
+    if (!map.blocks.length) c.fillText("nothing lives in the arena", MARGIN.left + 16, this.top + 20);
   }
   block(c, b) {
-    const [x, y, w, hh] = this.box(b);
-    if (x > this.surface.width || x + w < MARGIN.left) return;
-    const chosen = this.chosen === this.map.blocks.indexOf(b);
-    c.fillStyle = ink(BLOCK_KINDS[b.kind]);
-    c.globalAlpha = b === this.hot || chosen ? 1 : 0.82;
-    c.fillRect(x, y, Math.max(w - 0.6, 0.8), Math.max(hh - 0.6, 0.8));
-    c.globalAlpha = 1;
-    if (b === this.hot || chosen) { c.strokeStyle = ink("ink"); c.lineWidth = chosen ? 2 : 1.2; c.strokeRect(x, y, Math.max(w, 1), Math.max(hh, 1)); }
-    if (hh >= 14 && w > 46) {
-      c.fillStyle = document.documentElement.dataset.theme === "dark" ? "#0f1218" : "#fff";
-      c.textAlign = "left";
-      const from = Math.max(x, MARGIN.left);
-      c.fillText(cut(b.label || b.type, Math.floor((x + w - from - 10) / 6)), from + 5, y + Math.min(hh / 2, 10));
+    const box = this.box(b);
+    if (box[0] > this.surface.width || box[0] + box[2] < MARGIN.left) return;
+    bar(c, box, BLOCK_KINDS[b.kind], this.chosen === b.id ? "chosen" : b === this.hot ? "hot" : "", b.label || b.type);
+  }
+  /** Copies from and to the file, while kernels run: below, what the arena gets; above, what it gives. */
+  drawCopies(c) {
+    for (const [first, last, , reads] of this.copies) {
+      c.fillStyle = ink(reads ? "rows" : "contract");
+      c.fillRect(this.x(first), this.top - (reads ? 19 : 30), Math.max(this.x(last + 1) - this.x(first) - 0.6, 1.2), 7);
     }
   }
 }
@@ -147,14 +177,7 @@ class Roofline {
     this.x0 = Math.log10(Math.min(0.05, ...xs)) - 0.15; this.x1 = Math.log10(Math.max(100, ...xs)) + 0.2;
     this.y0 = Math.max(Math.log10(Math.min(0.1, ...ys)), -3); this.y1 = Math.log10(Math.max(...ys)) + 0.35;
     this.surface = new Surface((c, w, hh) => this.draw(c, w, hh));
-    const { canvas } = this.surface;
-    canvas.addEventListener("pointermove", (e) => {
-      const found = this.pick(e);
-      if (found !== this.hot) { this.hot = found; this.surface.ask(); }
-      canvas.style.cursor = found ? "pointer" : "default";
-      this.surface.tip(e, found && `${found.k.number} ${found.k.name}\n${found.y.toPrecision(3)} GFLOP/s at ${found.x.toPrecision(3)} FLOP/byte\n${percent(found.share)} of the run, ${found.k.measured ? "measured" : "estimated"}`);
-    });
-    canvas.addEventListener("click", (e) => { const found = this.pick(e); if (found) app.select({ type: "kernel", id: found.k.number }); });
+    hoverable(this, (d) => `${d.k.number} ${d.k.name}\n${d.y.toPrecision(3)} GFLOP/s at ${d.x.toPrecision(3)} FLOP/byte\n${percent(d.share)} of the run, ${d.k.measured ? "measured" : "estimated"}`, (d) => ({ type: "kernel", id: d.k.number }));
   }
   get element() { return this.surface.box; }
   x(v) { return 70 + ((this.surface.width - 100) * (Math.log10(v) - this.x0)) / (this.x1 - this.x0); }
@@ -178,24 +201,6 @@ class Roofline {
     c.textAlign = "center"; c.fillText("operations per byte", (width + 40) / 2, height - 14);
     c.textAlign = "left"; c.fillText("GFLOP/s", 14, 16);
     c.textAlign = "right"; c.fillText(`roofs: ${this.roofs.basis}`, width - 30, 16);
-    const peak = Math.max(...this.roofs.compute.map((r) => r[1]));
-    c.lineWidth = 1.5;
-    for (const [name, gbs] of this.roofs.memory) {
-      const knee = peak / gbs, from = 10 ** this.x0;
-      c.strokeStyle = ink("columns");
-      line(c, this.x(from), this.y(from * gbs), this.x(knee), this.y(peak));
-      c.save();
-      c.translate(this.x(knee / 14), this.y(peak / 14) - 9);
-      c.rotate(Math.atan2(this.y(peak) - this.y(peak / 10), this.x(knee) - this.x(knee / 10)));
-      c.fillStyle = ink("columns"); c.textAlign = "center"; c.fillText(`${name} ${Number(gbs.toPrecision(3))} GB/s`, 0, 0);
-      c.restore();
-    }
-    const widest = Math.max(...this.roofs.memory.map((r) => r[1]));
-    for (const [name, rate] of this.roofs.compute) {
-      c.strokeStyle = ink("contract");
-      line(c, this.x(rate / widest), this.y(rate), width - 30, this.y(rate));
-      c.fillStyle = ink("contract"); c.textAlign = "right"; c.fillText(`${name} ${Number(rate.toPrecision(3))} GFLOP/s`, width - 32, this.y(rate) - 9);
-    }
     for (const d of this.dots) {
       c.fillStyle = ink(classOf(d.k));
       c.globalAlpha = d === this.hot || d.k.number === this.chosen ? 0.95 : 0.5;
@@ -205,7 +210,32 @@ class Roofline {
       c.strokeStyle = d.k.number === this.chosen ? ink("ink") : ink(classOf(d.k));
       c.stroke();
     }
+    this.drawRoofs(c, width);
     c.textAlign = "left";
+  }
+  drawRoofs(c, width) {
+    const peak = Math.max(...this.roofs.compute.map((r) => r[1]));
+    c.lineWidth = 1.5;
+    for (const [name, gbs] of this.roofs.memory) {
+      const knee = peak / gbs, from = 10 ** this.x0;
+      c.strokeStyle = ink("columns");
+      line(c, this.x(from), this.y(from * gbs), this.x(knee), this.y(peak));
+      c.save();
+      c.translate(this.x(knee / 14), this.y(peak / 14) - 9);
+      c.rotate(Math.atan2(this.y(peak) - this.y(peak / 10), this.x(knee) - this.x(knee / 10)));
+      c.textAlign = "center"; halo(c, `${name} ${Number(gbs.toPrecision(3))} GB/s`, 0, 0, "columns");
+      c.restore();
+    }
+    const widest = Math.max(...this.roofs.memory.map((r) => r[1]));
+    const named = new Map();  // dtypes of one rate share a line
+    for (const [name, rate] of this.roofs.compute) {
+      const near = [...named.keys()].find((r) => Math.abs(this.y(r) - this.y(rate)) < 13);
+      if (near === undefined) named.set(rate, [name]); else named.get(near).push(name);
+      c.lineWidth = 1.5; c.strokeStyle = ink("contract");
+      line(c, this.x(rate / widest), this.y(rate), width - 30, this.y(rate));
+    }
+    c.textAlign = "right";
+    for (const [rate, names] of named) halo(c, `${names.join(", ")} ${Number(rate.toPrecision(3))} GFLOP/s`, width - 32, this.y(rate) - 9, "contract");
   }
 }
 function line(c, x0, y0, x1, y1) { c.beginPath(); c.moveTo(x0, y0); c.lineTo(x1, y1); c.stroke(); }
@@ -217,15 +247,8 @@ class Timeline {
     this.end = Math.max(...this.times.events.map((e) => e[1] + e[2]), 1e-9);
     [this.from, this.to] = [0, this.end];
     this.surface = new Surface((c, w, hh) => this.draw(c, w, hh));
-    const { canvas } = this.surface;
-    zoomable(this, canvas, 0, () => this.end);
-    canvas.addEventListener("pointermove", (e) => {
-      const found = this.pick(e);
-      if (found !== this.hot) { this.hot = found; this.surface.ask(); }
-      canvas.style.cursor = found ? "pointer" : "default";
-      this.surface.tip(e, found && `${found[3] ? `${found[3]} ` : ""}${found[4]}\n${duration(found[2])}, from ${duration(found[1])}`);
-    });
-    canvas.addEventListener("click", (e) => { const found = this.pick(e); if (found && found[3]) app.select({ type: "kernel", id: found[3] }); });
+    zoomable(this, this.surface.canvas, 0, () => this.end);
+    hoverable(this, (e) => `${e[3] ? `${e[3]} ` : ""}${e[4]}\n${duration(e[2])}, from ${duration(e[1])}`, (e) => e[3] && { type: "kernel", id: e[3] });
   }
   get element() { return this.surface.box; }
   x(t) { return MARGIN.left + ((this.surface.width - MARGIN.left - MARGIN.right) * (t - this.from)) / (this.to - this.from); }
@@ -249,14 +272,9 @@ class Timeline {
     c.textAlign = "left";
     for (const e of this.times.events) {
       if (e[1] + e[2] < this.from || e[1] > this.to) continue;
-      const x = this.x(e[1]), w = Math.max(this.x(e[1] + e[2]) - x, 0.7), y = 44 + 40 * e[0];
-      const kernel = e[3] && this.program.byKernel.get(e[3]);
-      c.fillStyle = kernel ? ink(classOf(kernel)) : ink("faint");
-      c.globalAlpha = e === this.hot || (e[3] && e[3] === this.chosen) ? 1 : 0.78;
-      c.fillRect(x, y, Math.max(w - 0.5, 0.6), 30);
-      c.globalAlpha = 1;
-      if (e[3] && e[3] === this.chosen) { c.strokeStyle = ink("ink"); c.strokeRect(x, y, w, 30); }
-      if (w > 40) { c.fillStyle = document.documentElement.dataset.theme === "dark" ? "#0f1218" : "#fff"; c.fillText(cut(`${e[3] || ""} ${e[4]}`.trim(), Math.floor((w - 8) / 6)), Math.max(x, MARGIN.left) + 5, y + 15); }
+      const x = this.x(e[1]), kernel = e[3] && this.program.byKernel.get(e[3]);
+      const state = e[3] && e[3] === this.chosen ? "chosen" : e === this.hot ? "hot" : "";
+      bar(c, [x, 44 + 40 * e[0], this.x(e[1] + e[2]) - x, 30], kernel ? classOf(kernel) : "faint", state, `${e[3] || ""} ${e[4]}`.trim());
     }
     c.restore();
   }

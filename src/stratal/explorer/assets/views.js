@@ -3,38 +3,42 @@
 function overview(app) {
   const p = app.program, memory = p.plan.memory;
   const tile = (value, what) => h("div.tile", null, h("b", null, value), h("span", null, what));
-  const longest = p.kernels.slice().sort((a, b) => b.share - a.share);
+  const alike = p.alike, named = ({ kernels: [k, ...more] }) => `${k.number}${more.length ? ` +${more.length}` : ""}`;
   const cost = p.measured ? "measured" : "estimated";
-  const parts = Object.entries(memory).filter(([k, n]) => n && !["planned_peak_bytes", "live_minimum_bytes"].includes(k)).sort((a, b) => b[1] - a[1]);
+  const parts = Object.entries(memory).filter(([k, n]) => n && !["planned_peak_bytes", "live_minimum_bytes", "offloaded_bytes"].includes(k)).sort((a, b) => b[1] - a[1]);
   const tints = ["pointwise", "contract", "rows", "columns", "body", "host", "pack"];
   const lines = [...p.lineKernels].map(([place, kernels]) => [place, kernels.filter((k) => p.place(k.lines[0]) === place).reduce((s, k) => s + k.share, 0), kernels.length]).sort((a, b) => b[1] - a[1]);
-  const rest = longest.slice(60).reduce((s, k) => s + k.share, 0);
+  const rest = 1 - alike.slice(0, 60).reduce((s, g) => s + g.share, 0);  // copies and calls of Python, too
   return h("div.view", null,
     h("h1", null, p.name), h("div.dim", null, `plan ${p.hash.slice(0, 8)} · ${p.plan.target} · ${plural(p.plan.threads, "thread")}`),
     h("div.tiles", null,
       tile(duration(p.seconds), "a run, estimated"),
       p.profile ? tile(duration(p.profile.seconds), `a run, measured (${p.profile.runs} runs)`) : null,
       tile(bytes(memory.planned_peak_bytes), "memory, planned to the byte"),
-      tile(String(p.kernels.length), `kernels, ${Object.keys(p.code || {}).length || new Set(p.kernels.map((k) => k.symbol)).size} distinct`),
+      memory.offloaded_bytes ? tile(bytes(memory.offloaded_bytes), "of state waits in a file") : null,
+      again(p).length ? tile(thousands(again(p).length), "kernels run again, to save memory") : null,
+      tile(thousands(p.kernels.length), `kernels, ${Object.keys(p.code || {}).length || new Set(p.kernels.map((k) => k.symbol)).size} distinct`),
       tile(String(p.plan.calls.host), "calls of Python in a run"),
-      p.graphs ? tile(String(p.graphs.captured.nodes.length), "nodes captured") : null,
+      p.graphs ? tile(thousands(p.graphs.captured.nodes.length), "nodes captured") : null,
       p.plan.fallbacks ? tile(String(p.plan.fallbacks.length), "compiled with less ambition") : null),
     p.profile ? [h("h3", null, "Bottleneck"), h("p", null, p.profile.bottleneck)] : null,
     h("h3", null, `Where the time goes, ${cost}`),
-    h("div.stack", null, longest.slice(0, 60).map((k) => h("button", { style: { "--c": colourOf(k), flex: `${k.share} 0 0` }, title: `${k.number} ${k.name}: ${percent(k.share)}`, onclick: () => app.select({ type: "kernel", id: k.number }) })), rest > 0 ? h("i", { style: { flex: `${rest} 0 0`, "--c": "var(--line)" }, title: `all others: ${percent(rest)}` }) : null),
+    h("div.stack", null, alike.slice(0, 60).map((g) => h("button", { style: { "--c": colourOf(g.kernels[0]), flex: `${g.share} 0 0` }, title: `${named(g)} ${g.kernels[0].name}: ${percent(g.share)}`, onclick: () => app.select({ type: "kernel", id: g.kernels[0].number }) })), rest > 0.001 ? h("i", { style: { flex: `${rest} 0 0`, "--c": "var(--line)" }, title: `all others: ${percent(rest)}` }) : null),
     legend(p),
     h("h3", null, "What memory is for"),
     h("div.stack", null, parts.map(([k, n], i) => h("button", { style: { "--c": `var(--${tints[i % 7]})`, flex: `${n} 0 0` }, title: `${k.replace("_bytes", "")}: ${bytes(n)}`, onclick: () => app.go("memory") }))),
     h("div.legend", { style: { "margin-top": "8px" } }, parts.map(([k, n], i) => h("span", { style: { "--c": `var(--${tints[i % 7]})` } }, `${k.replace("_bytes", "")} ${bytes(n)}`))),
     h("div.cols", null,
-      h("div", null, h("h3", null, "Kernels that take longest"), h("div.card", null, longest.slice(0, 12).map((k) =>
-        h("button.row.heavy", { "data-kernel": k.number, onclick: () => app.select({ type: "kernel", id: k.number }) },
-          h("span.num.dim", null, String(k.number)), h("span", null, h("i.chip", { style: { "--c": colourOf(k) } }), k.name),
-          h("span.num", null, duration(k.cost)), share(k.share / longest[0].share, colourOf(k)), h("span.num.dim", null, percent(k.share)))))),
+      h("div", null, h("h3", null, "Kernels that take longest"), h("div.card", null, alike.slice(0, 12).map((g) =>
+        h("button.row.heavy", { "data-kernel": g.kernels[0].number, title: g.kernels.length > 1 ? `kernel ${g.kernels[0].number} and ${g.kernels.length - 1} more of the same code` : g.kernels[0].name, onclick: () => app.select({ type: "kernel", id: g.kernels[0].number }) },
+          h("span.num.dim", null, named(g)), h("span", null, h("i.chip", { style: { "--c": colourOf(g.kernels[0]) } }), g.kernels[0].name),
+          h("span.num", null, duration(g.cost)), share(g.share / alike[0].share, colourOf(g.kernels[0])), h("span.num.dim", null, percent(g.share)))))),
       lines.length ? h("div", null, h("h3", null, "Lines that take longest"), h("div.card", null, lines.slice(0, 12).map(([place, part, n]) =>
         h("button.row.bylines", { onclick: () => app.select({ type: "line", id: place }) },
           h("span.mono", null, p.placeName(place)), h("span.num.dim", null, plural(n, "kernel")), share(part / lines[0][1]), h("span.num.dim", null, percent(part)))))) : null));
 }
+
+const again = (p) => p.kernels.filter((k) => k.again);
 
 function share(part, colour, of) {
   return h("span.share", { title: of === undefined ? null : percent(of), style: colour ? { "--c": colour } : null }, h("i", { style: { width: `${Math.min(100, part * 100)}%` } }));
@@ -64,9 +68,10 @@ function sortable(app, key, columns, rows, make) {
 
 function kernels(app) {
   const p = app.program;
-  const rows = p.commands.filter((c) => ["kernel", "host", "copy"].includes(c.do)).map((c, i) => ({
-    c, i, names: p.names(c), name: c.name || (c.do === "host" ? `Python: ${c.op}` : `copy ${c.label || ""}`),
-    text: `${c.number || ""} ${c.name || c.op || c.label} ${c.tactic || ""} ${p.names(c).join(" ")} ${(c.ops || []).join(" ")}`.toLowerCase(),
+  const words = { host: (c) => `Python: ${c.op}`, copy: (c) => `copy ${c.label || ""}`, "copy-start": (c) => `begin to copy ${c.label}`, "copy-done": (c) => `wait for the copy of ${c.label}`, kernel: (c) => c.name };
+  const rows = p.commands.filter((c) => words[c.do]).map((c, i) => ({
+    c, i, names: p.names(c), name: words[c.do](c),
+    text: `${c.number || ""} ${words[c.do](c)} ${c.again ? "again" : ""} ${c.tactic || ""} ${p.names(c).join(" ")} ${(c.ops || []).join(" ")}`.toLowerCase(),
   }));
   const seconds = (r) => r.c.seconds * r.c.times;
   const most = Math.max(...rows.map((r) => r.c.cost), 1e-12);
@@ -77,7 +82,7 @@ function kernels(app) {
       h("span.num.dim", null, c.number ? String(c.number) : ""), h("span", { title: r.name, style: { "padding-left": `${c.depth * 12}px` } }, h("i.chip", { style: { "--c": colourOf(c) } }), r.name),
       h("span.dim", null, c.tactic || ""), h("span.mono.dim", null, r.names[0] || ""), h("span.num", null, flops(c.flops)),
       h("span.num", null, bytes(c.read_bytes + c.written_bytes)), h("span.num", null, duration(seconds(r))), share(c.cost / most, colourOf(c), c.cost / p.total),
-      p.measured ? h("span.num", null, c.measured ? duration(c.measured.seconds) : "") : h("span.dim", null, c.do === "host" ? "Python" : c.bound));
+      p.measured ? h("span.num", null, c.measured ? duration(c.measured.seconds) : "") : h("span.dim", null, c.do === "host" ? "Python" : c.again ? `${c.bound}, again` : c.bound));
   });
   box.append(h("div.bar", null, h("h2", null, "Kernels"), count, h("span.push"), filter));
   show();
@@ -121,7 +126,9 @@ function memory(app) {
   const p = app.program, map = p.memory;
   app.drawn = new MemoryMap(p, app);
   const used = new Set(map.blocks.map((b) => b.kind));
-  return plotted("Memory over time", `arena ${bytes(map.bytes)}, live minimum ${bytes(map.live_minimum)}, ${plural(map.blocks.length, "buffer")}`, app.drawn,
+  const filed = p.plan.memory.offloaded_bytes, repeated = again(p).length;
+  const about = [`arena ${bytes(map.bytes)}`, `live minimum ${bytes(map.live_minimum)}`, plural(map.blocks.length, "buffer"), repeated ? `${plural(repeated, "kernel")} run again` : "", filed ? `${bytes(filed)} of state in a file` : ""];
+  return plotted("Memory over time", about.filter(Boolean).join(", "), app.drawn,
     h("div.legend", null, Object.entries(BLOCK_KINDS).filter(([k]) => used.has(k)).map(([k, c]) => h("span", { style: { "--c": `var(--${c})` } }, k))));
 }
 function roofline(app) {
@@ -151,12 +158,12 @@ function compare(app) {
 
 const VIEWS_OF = [
   ["overview", "Overview", overview, () => true, () => ""],
-  ["graph", "Graph", graph, (p) => p.graphs, (p) => p.graphs.captured.nodes.length],
-  ["kernels", "Kernels", kernels, () => true, (p) => p.kernels.length],
-  ["memory", "Memory", memory, (p) => p.memory, (p) => p.memory.blocks.length],
+  ["graph", "Graph", graph, (p) => p.graphs, (p) => thousands(p.graphs.captured.nodes.length)],
+  ["kernels", "Kernels", kernels, () => true, (p) => thousands(p.kernels.length)],
+  ["memory", "Memory", memory, (p) => p.memory, (p) => thousands(p.memory.blocks.length)],
   ["roofline", "Roofline", roofline, (p) => p.roofs, () => ""],
   ["timeline", "Timeline", timeline, (p) => p.profile && p.profile.timeline, () => ""],
-  ["decisions", "Decisions", decisions, (p) => p.decisions && p.decisions.length, (p) => p.decisions.length],
+  ["decisions", "Decisions", decisions, (p) => p.decisions && p.decisions.length, (p) => thousands(p.decisions.length)],
   ["source", "Source", source, (p) => p.source.files.some((f) => f.text), (p) => p.source.files.filter((f) => f.text).length],
   ["compare", "Compare", compare, (p) => p.diff, (p) => p.diff.rows.filter((r) => r[0] !== "same").length],
 ];
