@@ -23,6 +23,12 @@ def test_other_tensors_show_what_they_print(shape: tuple[int, ...]) -> None:
     assert x._repr_html_() == f"<pre>{x!r}</pre>"
 
 
+def test_of_many_axes_the_first_matrix_is_a_table() -> None:
+    shown = st.tensor(np.arange(240.0).reshape(2, 2, 6, 10))._repr_html_()
+    assert "f64[2,2,6,10], its part [0, 0]" in shown and shown.count("<tr>") == 6
+    assert ">59<" in shown and ">60<" not in shown
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "bool", "int8", "complex64"])
 def test_elements_of_every_kind_are_shown(dtype: str) -> None:
     assert "<td" in st.ones((2, 3), dtype=getattr(st, dtype))._repr_html_()
@@ -57,6 +63,13 @@ def test_a_module_is_a_tree_of_its_parts() -> None:
     assert "<b>" not in shown and "&lt;b&gt;bold" in shown
     assert "10,100 parameters" in shown and "in_features=100" in shown
     assert shown.count("<details") == 2
+
+
+def test_a_compiled_function_shows_the_plan_used_last() -> None:
+    f = st.compile(lambda x: (x @ x).sum())
+    assert f._repr_html_() == "<pre>&lt;compiled &lt;lambda&gt;: 0 captures&gt;</pre>"
+    f(st.ones(8, 8))
+    assert "1 capture&gt;" in f._repr_html_() and f.plan.hash[:8] in f._repr_html_()
 
 
 def test_a_plan_is_a_table_of_its_commands() -> None:

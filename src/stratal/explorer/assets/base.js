@@ -67,7 +67,8 @@ class Program {
     const measured = (this.profile && this.profile.kernels) || [];
     for (const m of measured) if (m.number && this.byKernel.has(m.number)) this.byKernel.get(m.number).measured = m;
     for (const c of this.commands) c.cost = c.seconds === undefined ? 0 : c.measured ? c.measured.seconds : this.profile && c.do === "kernel" ? 0 : c.seconds * c.times;
-    this.total = this.commands.reduce((n, c) => n + c.cost, 0) || 1;
+    const sum = this.commands.reduce((n, c) => n + c.cost, 0);
+    this.total = Math.max(sum, this.profile ? this.profile.seconds : 0) || 1;  // with what passes between kernels
     this.members = new Map();
     const optimised = this.graphs && this.graphs.optimised;
     if (optimised) {

@@ -227,15 +227,16 @@ class Roofline {
       c.restore();
     }
     const widest = Math.max(...this.roofs.memory.map((r) => r[1]));
-    const named = new Map();  // dtypes of one rate share a line
-    for (const [name, rate] of this.roofs.compute) {
-      const near = [...named.keys()].find((r) => Math.abs(this.y(r) - this.y(rate)) < 13);
-      if (near === undefined) named.set(rate, [name]); else named.get(near).push(name);
+    const labels = [];  // [rate of the first, its text]: rates next to each other share a line of text
+    for (const [name, rate] of this.roofs.compute.slice().sort((a, b) => b[1] - a[1])) {
       c.lineWidth = 1.5; c.strokeStyle = ink("contract");
       line(c, this.x(rate / widest), this.y(rate), width - 30, this.y(rate));
+      const last = labels[labels.length - 1], text = String(Number(rate.toPrecision(3)));
+      if (!last || this.y(rate) - this.y(last.rate) >= 16) labels.push({ rate, names: [[name, text]] });
+      else last.names.push([name, text]);
     }
     c.textAlign = "right";
-    for (const [rate, names] of named) halo(c, `${names.join(", ")} ${Number(rate.toPrecision(3))} GFLOP/s`, width - 32, this.y(rate) - 9, "contract");
+    for (const { rate, names } of labels) halo(c, `${names.map((n) => n.join(" ")).join(", ")} GFLOP/s`, width - 32, this.y(rate) - 9, "contract");
   }
 }
 function line(c, x0, y0, x1, y1) { c.beginPath(); c.moveTo(x0, y0); c.lineTo(x1, y1); c.stroke(); }

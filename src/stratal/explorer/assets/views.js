@@ -8,7 +8,8 @@ function overview(app) {
   const parts = Object.entries(memory).filter(([k, n]) => n && !["planned_peak_bytes", "live_minimum_bytes", "offloaded_bytes"].includes(k)).sort((a, b) => b[1] - a[1]);
   const tints = ["pointwise", "contract", "rows", "columns", "body", "host", "pack"];
   const lines = [...p.lineKernels].map(([place, kernels]) => [place, kernels.filter((k) => p.place(k.lines[0]) === place).reduce((s, k) => s + k.share, 0), kernels.length]).sort((a, b) => b[1] - a[1]);
-  const rest = 1 - alike.slice(0, 60).reduce((s, g) => s + g.share, 0);  // copies and calls of Python, too
+  const drawn = alike.slice(0, 60).filter((g) => g.share > 0.004);  // what is narrower would be all border
+  const rest = 1 - drawn.reduce((s, g) => s + g.share, 0);  // with copies and calls of Python
   return h("div.view", null,
     h("h1", null, p.name), h("div.dim", null, `plan ${p.hash.slice(0, 8)} · ${p.plan.target} · ${plural(p.plan.threads, "thread")}`),
     h("div.tiles", null,
@@ -23,7 +24,7 @@ function overview(app) {
       p.plan.fallbacks ? tile(String(p.plan.fallbacks.length), "compiled with less ambition") : null),
     p.profile ? [h("h3", null, "Bottleneck"), h("p", null, p.profile.bottleneck)] : null,
     h("h3", null, `Where the time goes, ${cost}`),
-    h("div.stack", null, alike.slice(0, 60).map((g) => h("button", { style: { "--c": colourOf(g.kernels[0]), flex: `${g.share} 0 0` }, title: `${named(g)} ${g.kernels[0].name}: ${percent(g.share)}`, onclick: () => app.select({ type: "kernel", id: g.kernels[0].number }) })), rest > 0.001 ? h("i", { style: { flex: `${rest} 0 0`, "--c": "var(--line)" }, title: `all others: ${percent(rest)}` }) : null),
+    h("div.stack", null, drawn.map((g) => h("button", { style: { "--c": colourOf(g.kernels[0]), flex: `${g.share} 0 0` }, title: `${named(g)} ${g.kernels[0].name}: ${percent(g.share)}`, onclick: () => app.select({ type: "kernel", id: g.kernels[0].number }) })), rest > 0.001 ? h("i", { style: { flex: `${rest} 0 0`, "--c": "var(--line)" }, title: `${p.measured ? "all others, and between kernels" : "all others"}: ${percent(rest)}` }) : null),
     legend(p),
     h("h3", null, "What memory is for"),
     h("div.stack", null, parts.map(([k, n], i) => h("button", { style: { "--c": `var(--${tints[i % 7]})`, flex: `${n} 0 0` }, title: `${k.replace("_bytes", "")}: ${bytes(n)}`, onclick: () => app.go("memory") }))),

@@ -14,6 +14,7 @@ from stratal.tensor.tensor import Tensor
 from stratal.tensor.values.state import MODE
 
 MOST_SHOWN: Final = 12  # rows and columns of a table
+MOST_PRINTED: Final = 64  # elements of a tensor of three axes or more that is printed whole
 
 
 def show(tensor: Tensor) -> str:
@@ -32,21 +33,24 @@ def show(tensor: Tensor) -> str:
 
 
 def show_html(tensor: Tensor) -> str:
-    """Return a table of a tensor with one or two axes for notebooks, of others what prints."""
+    """Return a table of a tensor for notebooks, of more than two axes the first matrix; or what prints."""
     trace = MODE.trace
     traced = tensor._trace is not None or (trace is not None and trace.reads(tensor))
-    if traced or tensor.ndim not in (1, 2) or not tensor.numel():
+    printed = tensor.ndim == 0 or (tensor.ndim > 2 and tensor.numel() <= MOST_PRINTED)
+    if traced or printed or not tensor.numel():
         return f"<pre>{escape(show(tensor))}</pre>"
     try:
         array = tensor._value("print").array
     except StratalError:
         return f"<pre>{escape(show(tensor))}</pre>"
-    rows = array[None] if tensor.ndim == 1 else array
+    outer = (0,) * (tensor.ndim - 2)
+    rows = array[None] if tensor.ndim == 1 else array[outer]
     shown = [_shortened(row) for row in (rows if len(rows) <= MOST_SHOWN else rows[:MOST_SHOWN])]
     if len(rows) > MOST_SHOWN:
         shown.append(["⋮"] * len(shown[0]))
-    gradient = _gradient(tensor)
-    return titled(f"{tensor.type}{f', {gradient}' if gradient else ''}", table((), shown))
+    part = f", its part {list(outer)}" if outer else ""
+    gradient = f", {_gradient(tensor)}" if _gradient(tensor) else ""
+    return titled(f"{tensor.type}{gradient}{part}", table((), shown))
 
 
 def _shortened(row: np.ndarray[Any, Any]) -> list[str]:

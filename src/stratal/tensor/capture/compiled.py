@@ -13,6 +13,7 @@ import time
 import weakref
 from _thread import get_ident
 from collections.abc import Callable, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from stratal.base import settings
@@ -168,7 +169,12 @@ class Compiled:
         return view([self.program], path, diff=diff, profile=profile)
 
     def __repr__(self) -> str:
-        return f"<compiled {self._name}: {self.captures} captures>"
+        return f"<compiled {self._name}: {self.captures} capture{'' if self.captures == 1 else 's'}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the function, and the plan of the program used last."""
+        plan = "" if self._last is None else self.plan._repr_html_()
+        return f"<pre>{escape(repr(self))}</pre>{plan}"
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
