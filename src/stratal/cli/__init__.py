@@ -68,6 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()  # at exit, it is too late to say what is wrong
     except StratalError as error:
+        if error.hint == error.advice and error.hint.startswith("help()"):  # that is for those in Python
+            command = next((a for a in given if a in COMMANDS), "COMMAND")
+            error.hint = f"`stratal {command} --help` says what it takes"
         print(f"stratal: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -198,6 +198,7 @@ REFUSED = {  # arguments after a script, the status, and what is said
     "no end": (["tune", "--seconds", "inf", "ok.py"], 2, "takes seconds, more than 0"),
     "trials": (["tune", "--trials", "1.5", "ok.py"], 2, "a whole number from 1 on"),
     "seeds": (["demo", "--seeds", "x"], 2, "a whole number from 1 on; got 'x'"),
+    "plan": (["plan-serving", "no.toml"], 1, "hint:  `stratal plan-serving --help` says what it takes"),
     "op": (["ops", "add", "nosuch"], 1, "no op whose name contains 'nosuch'"),
 }
 
@@ -219,7 +220,7 @@ def test_what_cannot_be_done_is_said_without_a_trace(
         found = int(ended.code or 0)
     assert found == status
     shown = capsys.readouterr().err
-    assert says in shown and "fault of Stratal\n" not in shown
+    assert says in shown and "fault of Stratal\n" not in shown and "help()" not in shown
 
 
 def test_a_script_may_close_its_output(tmp_path: Path) -> None:

@@ -12,10 +12,14 @@ from browser import CHROMIUM, Browser
 from test_explorer import HOSTILE, budgeted, hostile_program, step
 
 import stratal as st
+from stratal import optim
 from stratal.explorer.view import view
+from stratal.models import GPT2Config, GPT2LMHeadModel
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium")
 __all__ = ["step"]
+DRAWN = """(() => { const g = app.drawn; let n = 0; const node = g.node; g.node = (c, i) => { n++; };
+    g.zoom = 1; g.surface.paint(); g.node = node; return n; })()"""  # nodes of a graph at its full size
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +204,36 @@ def test_programs_of_all_kinds_open_whatever_is_selected(browser: Browser, tmp_p
     assert browser.complaints == []
 
 
+@pytest.mark.slow
+def test_the_step_of_a_gpt_with_48_layers_opens_and_draws_only_what_is_in_sight(
+    browser: Browser, tmp_path: Path
+) -> None:
+    config = GPT2Config(n_embd=32, n_layer=48, n_head=2, vocab_size=64, n_positions=32)
+    net = GPT2LMHeadModel(config)
+    optimizer = optim.AdamW(net.parameters(), lr=1e-3)
+
+    @st.compile
+    def train_step(ids: Any) -> Any:
+        loss = net(ids, labels=ids).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    train_step(st.tensor(np.arange(32)[None])).item()
+    train_step.view(tmp_path / "gpt.html")
+    browser.open((tmp_path / "gpt.html").as_uri())
+    for name in views(browser):
+        browser.click(f"nav [data-view={name}]")
+    browser.click("nav [data-view=graph]")
+    browser.evaluate("app.drawn.all(true)")
+    browser.painted()
+    nodes, items = browser.evaluate("[app.drawn.nodes.length, app.drawn.items.length]")
+    assert items > nodes > 5000
+    assert browser.evaluate(DRAWN) < 500
+    assert browser.complaints == []
+
+
 def test_a_graph_of_five_thousand_nodes_draws_only_what_is_in_sight(browser: Browser, page: str) -> None:
     browser.open(page)
     browser.evaluate("""(() => {
@@ -212,7 +246,5 @@ def test_a_graph_of_five_thousand_nodes_draws_only_what_is_in_sight(browser: Bro
     browser.evaluate("app.drawn.all(true)")
     browser.painted()
     assert browser.evaluate("app.drawn.items.length") >= 4999
-    drawn = """(() => { const g = app.drawn; let n = 0; const node = g.node; g.node = (c, i) => { n++; };
-        g.zoom = 1; g.surface.paint(); g.node = node; return n; })()"""
-    assert browser.evaluate(drawn) < 500
+    assert browser.evaluate(DRAWN) < 500
     assert browser.complaints == []
