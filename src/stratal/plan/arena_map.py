@@ -36,7 +36,7 @@ def block_kinds(program: Explained, arena: ArenaPlan) -> Iterator[str]:
         members = [by_id[m] for m in block.members]
         if not copied.isdisjoint(block.members):
             yield "copied from or to a file"
-        elif not again.isdisjoint(block.members):
+        elif block.root in again:  # not what is recomputed in place of a value that was kept
             yield "recomputed"
         else:
             yield _kind(block, members, arena.num_moments)

@@ -311,6 +311,10 @@ def test_a_budget_shows_what_runs_again_and_what_waits_in_a_file(tmp_path: Path)
     memory = row["memory"]
     kinds = {block["kind"] for block in memory["blocks"]}
     assert {"copied from or to a file", "recomputed"} <= kinds and any(k.get("again") for k in row["kernels"])
+    recomputed = [block for block in memory["blocks"] if block["kind"] == "recomputed"]
+    launches = zip(row["kernels"], small.plan.kernels, strict=True)
+    again = {value for about, launch in launches if about.get("again") for value in launch["writes"]}
+    assert {block["root"] for block in recomputed} <= again
     copies = [c for c in row["plan"]["commands"] if c["do"] == "copy-done"]
     assert len(memory["copies"]) == len(copies) and {reads for *_, reads in memory["copies"]} == {True, False}
     assert all(first < last < memory["moments"] for first, last, *_ in memory["copies"])
