@@ -26,21 +26,19 @@ _INSTEAD: Final = {
     "set_printoptions": "print(x.numpy()) prints as np.set_printoptions says",
     "is_tensor": "isinstance(x, st.Tensor)",
     "FloatTensor DoubleTensor LongTensor IntTensor BoolTensor": "st.tensor(data, dtype=...)",
-    "keras layers Model": "st.nn has the layers; st.train.Trainer(net, loss=.., optimizer=..) has fit",
+    "keras layers Model": "st.nn has the layers, and training is a loop",
+    "summary": "print(net) shows the layers, print(step.plan) what a compiled step runs",
+    "fit evaluate predict": "training is a loop over batches: docs/from-keras.md has one to copy",
+    "DataParallel parallel": "one program runs on all cores by itself; for several processes, st.distributed",
+    "stride as_strided storage data_ptr share_memory_": "a value has no memory of its own; x.numpy() has",
+    "block_until_ready": "x.numpy() waits; st.inspect.Timer measures",
+    "default_rng": "keys: st.random.key(0), st.random.split, st.randn(3, key=key)",
     "Module Sequential Linear Conv2d ReLU Parameter": "it is in st.nn",
     "Adam AdamW SGD": "it is in st.optim",
     "Dataset DataLoader TensorDataset": "it is in st.data",
     "Trainer": "it is in st.train",
     "quantization quantize": "not here: st.autocast computes in 16 bits, st.amp has a scaler of losses",
     "save_model load_model": "st.save(net, path) and st.load(path)",
-    "from_pretrained": "of st.models' language models, such as GPT2LMHeadModel: docs/text.md",
-    "summary": "print(net) shows the layers, print(step.plan) what a compiled step runs",
-    "fit evaluate predict": "st.train.Trainer(net, loss=.., optimizer=..) has it; docs/from-keras.md has a "
-    "loop over batches to copy",
-    "DataParallel parallel": "one program runs on all cores by itself; for several processes, st.distributed",
-    "stride as_strided storage data_ptr share_memory_": "a value has no memory of its own; x.numpy() has",
-    "block_until_ready": "x.numpy() waits; st.inspect.Timer measures",
-    "default_rng": "keys: st.random.key(0), st.random.split, st.randn(3, key=key)",
 }
 _METHODS: Final = {
     "stratal.linalg.as_pytorch": "cholesky cholesky_inverse cholesky_solve det inverse logdet matrix_exp "
