@@ -48,7 +48,8 @@ def describe(program: Explained, *, assembled: int = MOST_ASSEMBLED) -> JSON:
             numbers_of.setdefault(launch.group, []).append(number)
     made = program.executable
     arena = arranged(made.values, made.commands, made.outputs)
-    described = plan_fields(plan) | {
+    described = {
+        **plan_fields(plan),
         "graphs": {
             "captured": captured_graph(program.graph, sources),
             "optimised": optimised_graph(program.draft, numbers_of, sources),
