@@ -27,7 +27,7 @@ _INSTEAD: Final = {
     "is_tensor": "isinstance(x, st.Tensor)",
     "FloatTensor DoubleTensor LongTensor IntTensor BoolTensor": "st.tensor(data, dtype=...)",
     "keras layers Model": "st.nn has the layers, and training is a loop",
-    "summary": "print(net) shows the layers, print(step.plan) what a compiled step runs",
+    "summary": "net.summary(x) shows the layers, print(step.plan) what a compiled step runs",
     "fit evaluate predict": "training is a loop over batches: docs/from-keras.md has one to copy",
     "DataParallel parallel": "one program runs on all cores by itself; for several processes, st.distributed",
     "stride as_strided storage data_ptr share_memory_": "a value has no memory of its own; x.numpy() has",

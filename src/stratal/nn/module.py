@@ -17,6 +17,7 @@ from stratal.nn.hooks import TABLES, Hooked
 from stratal.nn.markup import module_html
 from stratal.nn.parameter import Parameter
 from stratal.nn.state import LoadResult, load_into
+from stratal.nn.summary import Summary, summary
 from stratal.tensor.api.explained import explain_methods
 from stratal.tensor.capture import compile as compiled
 from stratal.tensor.capture import note_mutation
@@ -491,6 +492,15 @@ class Module(Hooked):
         if not children and len(extra) <= 1:
             return f"{self._get_name()}({''.join(extra)})"
         return f"{self._get_name()}(\n  " + "\n  ".join(extra + children) + "\n)"
+
+    def summary(self, *inputs: Any, depth: int | None = None, **named: Any) -> Summary:
+        """Return a table of all parts: parameters and bytes, and, of example inputs, outputs and operations.
+
+        Inputs, those of `forward`, are tensors, shapes as tuples of ints, or `st.spec(shape, dtype)`. Nothing
+        is computed: a call in evaluation mode is traced. `depth` bounds how deep the printed table goes.
+        Raises: CaptureError where forward asks for values that depend on an input; DTypeError.
+        """
+        return summary(self, inputs, named, depth)
 
     def _repr_html_(self) -> str:
         """Return the tree of modules for notebooks: a click opens what has parts."""
