@@ -96,12 +96,26 @@ def read_container(path: str | Path | BinaryIO) -> dict[str, memoryview]:
 
     Raises: FormatError.
     """
+    found = read_container_or_zip(path, ())
+    assert isinstance(found, dict)
+    return found
+
+
+def read_container_or_zip(
+    path: str | Path | BinaryIO, first_members: tuple[bytes, ...]
+) -> dict[str, memoryview] | memoryview:
+    """Return the files of a container, see `read_container`; of a zip file whose first member's name has one
+    of some endings, all bytes as they are. Raises: FormatError.
+    """
     opened = None if isinstance(path, (str, os.PathLike)) else path
     place = Path("the file given" if opened is not None else path)  # type: ignore[arg-type]
     try:
         if opened is None and place.is_dir():
             return read_folder(place)
         file, size = open_file(place) if opened is None else _stream(opened)
+        if first_members and _first_member_name(_start(file, size, place)).endswith(first_members):
+            with file:
+                return read_aligned(file, size, place)
         data = _read_zip(file, size, place)
         with UNINTERRUPTIBLE:  # as in writing
             members = _unzipped(data)
@@ -134,15 +148,22 @@ def _read_zip(file: FileIO | io.BytesIO, size: int, path: Path) -> memoryview:
     Raises: FormatError, before anything large is read of a file that has a path.
     """
     with file:
-        start = bytes(read_aligned(file, min(size, _FIRST.size + len(MANIFEST) + MANIFEST_LIMIT), path))
+        start = _start(file, size, path, len(MANIFEST) + MANIFEST_LIMIT)
         rows = checked_manifest(_first_member(start, path))
         held = sum(row["bytes"] for row in rows.values())
         if not 0 <= size - held <= _OVERHEAD:
             refuse("the file is not as long as its manifest says", f"{size} bytes for {held}")
-        file.seek(0)
         return read_aligned(file, size, path)
 
 
+def _start(file: FileIO | io.BytesIO, size: int, path: Path, most: int = 1024) -> bytes:
+    """Return a file's first bytes, and go back to its beginning. Raises: FormatError."""
+    start = bytes(read_aligned(file, min(size, _FIRST.size + most), path))
+    file.seek(0)
+    return start
+
+
+TORCH_MEMBERS: Final = (b"/data.pkl", b"/.format_version")  # how names of first members end
 _FIRST: Final = struct.Struct("<4s14xI4xHH")  # of a local header: signature, bytes, lengths
 
 
@@ -159,13 +180,18 @@ def _first_member(start: bytes, path: Path) -> bytes:
     refuse("not a model, or damaged")
 
 
+def _first_member_name(start: bytes) -> bytes:
+    """Return the name of a zip file's first member by the file's first bytes; nothing where it is no zip."""
+    if start[:4] != b"PK\3\4" or len(start) < _FIRST.size:
+        return b""
+    return start[_FIRST.size :][: _FIRST.unpack_from(start)[2]]
+
+
 def _written_by(start: bytes) -> tuple[str, str]:
     """Return what else a file may be by its first bytes, and what reads it; nothing where nobody knows."""
-    zipped = start[:4] == b"PK\3\4" and len(start) >= _FIRST.size
-    member = start[_FIRST.size :][: _FIRST.unpack_from(start)[2]] if zipped else b""
-    torch = "torch.load reads it where PyTorch is; st.from_dlpack takes each tensor"
-    if member.endswith((b"/data.pkl", b"/.format_version")):
-        return "by torch.save", torch
+    member = _first_member_name(start)
+    if member.endswith(TORCH_MEMBERS):
+        return "by torch.save", "st.load reads it"
     if member.endswith(b".npy"):
         return "NumPy's .npz", "np.load reads it; st.tensor takes each array"
     if start[:6] == b"\x93NUMPY":
@@ -173,7 +199,8 @@ def _written_by(start: bytes) -> tuple[str, str]:
     if start[:4] == b"\x89HDF":
         return "HDF5", "h5py reads it; st.tensor takes each array"
     if start[:1] == b"\x80" and start[1:2] in (b"\2", b"\3", b"\4", b"\5"):
-        return "a pickle, as torch.save wrote once", torch
+        hint = "PyTorch from 1.6 on writes what st.load reads: torch.save(torch.load(old), path)"
+        return "a pickle, as torch.save wrote once", hint
     if start[8:9] == b"{" and len(start) > 8 and not any(start[5:8]):
         return "safetensors", "st.formats.load_tensors(path)"
     if start and not member and all(32 <= c < 127 or c in b"\t\n\r" for c in start[:256]):

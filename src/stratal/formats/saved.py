@@ -13,10 +13,11 @@ import numpy as np
 
 from stratal.base.errors import AttributeValueError, DTypeError, FormatError, ShapeError
 from stratal.formats.artifact import frozen_of
-from stratal.formats.container import read_container
+from stratal.formats.container import TORCH_MEMBERS, read_container_or_zip
 from stratal.formats.document import NAME as CHECKPOINT
 from stratal.formats.document import checkpoint_of, write_checkpoint
 from stratal.formats.model import ModelFile, model_of, write_model
+from stratal.formats.torch_file import read_torch
 from stratal.formats.traced import DynamicBatch, batch_of, detached, evaluating, graph_of, graphs_by_batch
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node, label_of
@@ -84,6 +85,8 @@ def load(
     """Return what `save` wrote to a folder or file: a checkpoint as it was, a model as a SavedModel; and of
     what a FrozenModel wrote, that one. `path` may be a file opened for reading as binary, such as a BytesIO.
 
+    Files of `torch.save` (PyTorch 1.6 and newer) are read, too: tensors, numbers, text, and lists, tuples and
+    dicts of these. Nothing in a file is imported or called; one that names anything else is refused.
     `map_location` is the CPU; files hold data alone, whatever PyTorch's `weights_only` and `mmap` say.
 
     Raises: FormatError for anything else; where there is no such file, one that is a FileNotFoundError too.
@@ -95,7 +98,9 @@ def load(
             "load: map_location is a device", got=type(map_location).__name__, hint="only the CPU is here"
         )
     check_device(map_location)
-    files = read_container(path)
+    files = read_container_or_zip(path, TORCH_MEMBERS)
+    if not isinstance(files, dict):
+        return read_torch(files)
     if "artifact.json" in files:
         return frozen_of(files)
     return checkpoint_of(files, tensor) if f"{CHECKPOINT}.json" in files else SavedModel(model_of(files))

@@ -78,8 +78,8 @@ def loaded(model: Model, weights: Weights) -> Model:
         raise AttributeValueError(
             f"{type(model).__name__}: weights is None or the path of a safetensors file",
             got=repr(weights),
-            hint="no weights are offered for download; safetensors.torch.save_file(model.state_dict(), path) "
-            "writes those of PyTorch's model",
+            hint="no weights are offered for download; net.load_state_dict(st.load(path)) takes what "
+            "torch.save(model.state_dict(), path) wrote of PyTorch's model",
         )
     model.load_state_dict(load_tensors(weights))
     return model
