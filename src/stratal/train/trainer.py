@@ -68,7 +68,8 @@ class Trainer:
             self.step = TrainingStep(net, loss, optimizer, self.options, compiled)
         elif step is not None and compiled and not isinstance(step, Compiled | TrainingStep):
             self.step = compile_function(step)
-        self._evaluated: Any = compile_function(self._forward) if compiled else self._forward
+        forward = _forward_of(net, loss, self.options)
+        self._evaluated: Any = compile_function(forward) if compiled else forward
         self.epoch = 0  # how many are complete
         self.steps = 0  # updates of the optimizer
         self.history = History()
@@ -256,11 +257,6 @@ class Trainer:
             raise AttributeValueError("predict: the data gave no batch")
         return tree.map(lambda *parts: concat(parts), *found)
 
-    def _forward(self, x: Any, y: Any) -> tuple[Any, Tensor | None]:
-        with no_grad(), self.options.cast():
-            outputs = called(self.net, x)
-            return outputs, None if y is None or self.loss is None else self.loss(outputs, y)
-
     def _batches(self, name: str, data: Any, batch_size: int | None, shuffle: bool = False) -> Batches:
         floats = (p.dtype for p in self.net.parameters() if p.dtype.is_float)
         return Batches(name, data, batch_size, shuffle, next(floats, float32))
@@ -323,6 +319,19 @@ class _Evaluating:
 
     def __exit__(self, *error: object) -> None:
         self.net.train(self.was_training)
+
+
+def _forward_of(net: Module, loss: Loss | None, options: StepOptions) -> Callable[..., Any]:
+    """Return what evaluation calls for each batch. It knows no Trainer, whose counters change: a capture
+    that reads them would be made again in each epoch.
+    """
+
+    def forward(x: Any, y: Any) -> tuple[Any, Tensor | None]:
+        with no_grad(), options.cast():
+            outputs = called(net, x)
+            return outputs, None if y is None or loss is None else loss(outputs, y)
+
+    return forward
 
 
 def _step_options(options: Mapping[str, Any], step: Any) -> StepOptions:

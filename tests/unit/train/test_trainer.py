@@ -44,6 +44,13 @@ def test_fit_has_the_bits_of_the_loop_written_by_hand_and_lowers_the_loss() -> N
     assert net.training
 
 
+def test_validation_is_captured_once_for_each_size_of_batch_however_many_epochs() -> None:
+    trainer = trainer_of(small())
+    trainer.fit((X, Y), epochs=4, batch_size=32, validation=(X[:20], Y[:20]))
+    trainer.evaluate((X[:20], Y[:20]), batch_size=20)
+    assert trainer._evaluated.captures == 1
+
+
 @pytest.mark.parametrize("compiled", [True, False])
 def test_the_trainers_step_serves_a_loop_written_by_hand(compiled: bool) -> None:
     net = small()
