@@ -1,0 +1,112 @@
+"""A configuration's run: a folder with config.toml, metrics.csv, checkpoints and model.stratal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from stratal.base.errors import AttributeValueError
+from stratal.base.files import make_folder
+from stratal.formats import save
+from stratal.formats.files import write_atomically, writing
+from stratal.nn.module import Module
+from stratal.optim import SGD, Adam, AdamW, Optimizer
+from stratal.optim.lr_scheduler import CosineAnnealingLR
+from stratal.tensor.functions.random import manual_seed
+from stratal.tensor.tensor import tensor
+from stratal.train.callbacks import CSVLog, EarlyStopping, Schedule
+from stratal.train.checkpoints import CheckpointManager
+from stratal.train.history import History
+from stratal.train.recipes.config import Config, read_config
+from stratal.train.recipes.images import image_problem
+from stratal.train.recipes.problem import Problem
+from stratal.train.recipes.tables import table_problem
+from stratal.train.recipes.texts import text_problem
+from stratal.train.trainer import Trainer
+
+_PROBLEMS: Final = {"table": table_problem, "images": image_problem, "text": text_problem}
+CONFIG, METRICS, MODEL, CHECKPOINTS = "config.toml", "metrics.csv", "model.stratal", "checkpoints"
+
+
+class Result(NamedTuple):
+    """What a run gave: its history, the net's results on the rows held out, and where all of it lies."""
+
+    history: History
+    validation: dict[str, Any]
+    folder: Path
+    net: Module
+
+
+def problem_of(config: Config) -> Problem:
+    """Return data, net, loss and metrics, initial weights drawn from the seed.
+
+    Raises: AttributeValueError naming the file where it asks for what the data do not give; what sources
+    raise.
+    """
+    manual_seed(config.training["seed"])
+    return _PROBLEMS[config.kind](config)
+
+
+def run(
+    config: Config, problem: Problem, *, folder: Path | None = None, resume: bool = False,
+    progress: bool | None = None,
+) -> Result:  # fmt: skip
+    """Train and write everything to a folder, that of the configuration unless given.
+
+    With `resume` it goes on from the last checkpoint there, to the bits of a run that was never ended.
+    Raises: AttributeValueError where the folder has another run; what `Trainer.fit` raises.
+    """
+    folder = config.located(config.output["folder"]) if folder is None else folder
+    _check_folder(config, folder, resume)
+    with writing(folder.name, "train: cannot use the folder {}"):
+        make_folder(folder)
+    write_atomically(folder / CONFIG, [config.to_toml().encode()])
+    options = config.training
+    optimizer = _optimizer(config, problem.net)
+    callbacks: list[Any] = [CSVLog(folder / METRICS)]
+    if options["schedule"] == "cosine":
+        callbacks.insert(0, Schedule(CosineAnnealingLR(optimizer, T_max=options["epochs"])))
+    if options["patience"]:
+        callbacks.append(EarlyStopping(patience=options["patience"], restore_best=True))
+    given = {key: options[key] for key in ("clip_norm", "precision") if options[key] is not None}
+    trainer = Trainer(problem.net, loss=problem.loss, optimizer=optimizer, metrics=problem.metrics,
+                      callbacks=callbacks, **given)  # fmt: skip
+    manager = CheckpointManager(folder / CHECKPOINTS, keep_last=1, keep_best=1)
+    history = trainer.fit(problem.training, epochs=options["epochs"], validation=problem.validation,
+                          checkpoints=manager, resume=resume, progress=progress)  # fmt: skip
+    validation = trainer.evaluate(problem.validation)
+    about = {"kind": config.kind, **problem.options}
+    save(problem.net, folder / MODEL, inputs=tensor(problem.example), options=about)
+    return Result(history, validation, folder, problem.net)
+
+
+def _optimizer(config: Config, net: Module) -> Optimizer:
+    options = config.training
+    shared = {"lr": options["lr"], "weight_decay": options["weight_decay"]}
+    if options["optimizer"] == "sgd":
+        return SGD(net.parameters(), momentum=0.9, **shared)
+    return (Adam if options["optimizer"] == "adam" else AdamW)(net.parameters(), **shared)
+
+
+def _check_folder(config: Config, folder: Path, resume: bool) -> None:
+    """Refuse a folder with a run that is not this one's. Raises: AttributeValueError."""
+    if not (folder / CONFIG).is_file():
+        return
+    if not resume:
+        raise AttributeValueError(
+            f"{config.path.name}: the folder of results has a run already", got=str(folder),
+            hint="--resume goes on with it; [output] folder names another",
+        )  # fmt: skip
+    before = read_config(folder / CONFIG)
+    for section in ("data", "model", "training"):
+        there, here = getattr(before, section), getattr(config, section)
+        free = {"path", "workers"} | ({"epochs"} if config.training["schedule"] == "none" else set())
+        changed = [k for k in here if here[k] != there.get(k) and k not in free]
+        if before.kind != config.kind or changed:
+            key = changed[0] if changed else "kind"
+            raise AttributeValueError(
+                f"{config.path.name}: a run goes on with what it began with, but for epochs",
+                got=f"{key}: {here.get(key, config.kind)!r} for {there.get(key, before.kind)!r}",
+                hint="[output] folder names another folder, for another run",
+            )  # fmt: skip
+

@@ -1,0 +1,267 @@
+"""`stratal train`: configurations, their errors, and runs of each kind, from files to a loaded model."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stratal as st
+from stratal.base.errors import AttributeValueError, FormatError
+from stratal.cli import main
+from stratal.train.recipes import KINDS, example, problem_of, read_config, run
+from stratal.train.recipes.texts import numbers_of, words_of
+
+
+def written(folder: Path, text: str) -> Path:
+    (folder / "c.toml").write_text(text)
+    return folder / "c.toml"
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def pumps(tmp_path: Path) -> Path:
+    """Return a folder with a table of 300 pumps."""
+    rng = np.random.default_rng(0)
+    heat, load = rng.normal(60, 10, 300), rng.uniform(0, 1, 300)
+    state = rng.choice(["new", "ok", "worn"], 300)
+    failed = (heat - 60) / 10 + 3 * (state == "worn") + load > 1
+    with open(tmp_path / "pumps.csv", "w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["heat", "load", "state", "failed", "cost"])
+        for k in range(300):
+            table.writerow([heat[k], load[k], state[k], "yes" if failed[k] else "no", 1000 + 5 * heat[k]])
+    return tmp_path
+
+
+TABLE = """kind = "table"
+[data]
+path = "pumps.csv"
+target = "failed"
+features = ["heat", "load", "state"]
+[model]
+hidden = [16]
+[training]
+epochs = {epochs}
+lr = 0.01
+patience = 0
+[output]
+folder = "{folder}"
+"""
+
+
+# -- configurations ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_example_is_a_configuration_with_comments_and_without(kind: str, tmp_path: Path) -> None:
+    text = example(kind)
+    config = read_config(written(tmp_path, text))
+    assert config.kind == kind
+    assert all(value is not None or KINDS[kind]["training"][key].default is None
+               for key, value in config.training.items())  # fmt: skip
+    lines = text.splitlines()
+    shown = [line.removeprefix("# ") if " = " in line else line for line in lines]
+    whole = read_config(written(tmp_path, "\n".join(shown)))
+    assert None not in {**whole.data, **whole.model, **whole.training}.values()
+    again = read_config(written(tmp_path, whole.to_toml()))
+    assert again._replace(data={**again.data, "path": whole.data["path"]}) == whole
+
+
+GOOD = 'kind = "table"\n[data]\npath = "a.csv"\ntarget = "y"\n'
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("kind = 3", "kind is one of"),
+    ('kind = "tabel"', "did you mean table"),
+    ("", "no key of that name"),
+    ("kind = ", "not TOML"),
+    ('kind = "table"\nepochs = 3', r"epochs stands in the section \[training\]"),
+    ('kind = "table"\n[trainig]\nepochs = 3', "did you mean training"),
+    ('kind = "table"\n[data]\ntarget = "y"', r"\[data\] needs path"),
+    (GOOD + "[training]\nlearning_rate = 1.0", "did you mean lr"),
+    (GOOD + '[training]\nlr = "fast"', r'c.toml: \[training\] lr is a number above 0\n  got:   "fast"'),
+    (GOOD + "[training]\nepochs = true", "a whole number from 1"),
+    (GOOD + 'features = "x"', "a list of texts"),
+    (GOOD + 'missing = "mean"', 'one of "refuse", "drop"'),
+    ('kind = "images"\n[data]\npath = "a"\nsize = [3]', "a list of 2 whole numbers"),
+    ('kind = "text"\n[data]\npath = "a.csv"\n[model]\nname = "bert"', 'one of "bag", "transformer"'),
+])  # fmt: skip
+def test_what_a_configuration_gets_wrong_is_named_with_what_is_meant(
+    text: str, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises((AttributeValueError, FormatError), match=words) as caught:
+        read_config(written(tmp_path, text))
+    assert "c.toml" in str(caught.value)
+
+
+def test_a_configuration_that_is_not_there_and_an_unknown_example_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_config(tmp_path / "absent.toml")
+    with pytest.raises(AttributeValueError, match="did you mean images"):
+        example("image")
+
+
+# -- tables --------------------------------------------------------------------------------------------------
+def test_a_table_is_trained_resumed_and_loaded_without_code(
+    pumps: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = written(pumps, TABLE.format(epochs=4, folder="whole"))
+    assert main(["train", str(config), "--json", str(pumps / "r.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "300 rows: 240 to train on, 60 held out; 3 features, 2 classes" in shown
+    assert "whole/model.stratal" in shown
+    rows = rows_of(pumps / "whole" / "metrics.csv")
+    assert [row["epoch"] for row in rows] == ["1", "2", "3", "4"]
+    assert float(rows[-1]["validation_accuracy"]) > 0.8
+    assert main(["train", str(config)]) == 1  # a run is there
+    assert "--resume" in capsys.readouterr().err
+
+    written(pumps, TABLE.format(epochs=2, folder="parts"))
+    assert main(["train", str(config)]) == 0
+    written(pumps, TABLE.format(epochs=4, folder="parts"))
+    assert main(["train", str(config), "--resume"]) == 0
+    whole, parts = (st.load(pumps / name / "model.stratal") for name in ("whole", "parts"))
+    assert all(np.array_equal(whole[name], parts[name]) for name in whole)
+    assert parts.options["classes"] == ["no", "yes"]
+    assert [f["name"] for f in parts.options["features"]] == ["heat", "load", "state"]
+    assert parts.options["features"][2]["categories"] == ["new", "ok", "worn"]
+    cold, hot = [40.0, 0.5, 1.0, 0.0, 0.0], [90.0, 0.5, 0.0, 0.0, 1.0]
+    assert np.asarray(parts(st.tensor([cold, hot, hot]))).argmax(1).tolist() == [0, 1, 1]
+    written(pumps, TABLE.format(epochs=4, folder="parts").replace("0.01", "0.02"))
+    assert main(["train", str(config), "--resume"]) == 1
+    assert "lr: 0.02 for 0.01" in capsys.readouterr().err
+    assert read_config(pumps / "parts" / "config.toml").located("pumps.csv").name == "pumps.csv"
+
+
+def test_a_regression_predicts_in_the_units_of_its_target(pumps: Path) -> None:
+    text = TABLE.format(epochs=20, folder="out").replace('"failed"', '"cost"\ntask = "regression"')
+    text = text.replace("patience = 0", 'schedule = "cosine"\nbatch_size = 16')
+    config = read_config(written(pumps, text))
+    result = run(config, problem_of(config), progress=False)
+    assert result.validation["r2"] > 0.95
+    found = st.load(pumps / "out" / "model.stratal")(st.tensor([[60.0, 0.5, 1.0, 0.0, 0.0]]))
+    assert found.shape == (1,) and abs(found.item() - 1300) < 30
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"target = \"failed\"": "target = \"faild\""}, "did you mean failed"),
+    ({"\"load\"": "\"laod\""}, "did you mean load"),
+    ({"pumps.csv": "pumps.txt"}, "ends in .parquet or .csv"),
+    ({"pumps.csv": "absent.csv"}, "is not there"),
+    ({"\"failed\"": "\"cost\""}, 'task = "regression"'),
+    ({"\"failed\"": "\"failed\"\ntask = \"regression\""}, "'failed' has numbers"),
+    ({"\"failed\"": "\"heat\""}, "beside the target"),
+    ({"pumps.csv": "gaps.csv"}, "2 of 6 rows, the first is row 1"),
+    ({"pumps.csv": "one.csv"}, "at least two classes"),
+    ({"pumps.csv": "few.csv"}, "too few rows"),
+])  # fmt: skip
+def test_what_the_data_do_not_give_is_said_with_the_file(
+    change: dict[str, str], words: str, pumps: Path
+) -> None:
+    head = "heat,load,state,failed\n"
+    gaps = "1,1,ok,no\n,1,ok,yes\n3,1,ok,no\nnan,1,ok,yes\n5,1,ok,no\n6,1,ok,no\n"
+    (pumps / "gaps.csv").write_text(head + gaps)
+    (pumps / "one.csv").write_text(head + "1,1,ok,no\n2,1,ok,no\n")
+    (pumps / "few.csv").write_text(head + "1,1,ok,no\n2,1,ok,yes\n")
+    text = TABLE.format(epochs=1, folder="out")
+    for old, new in change.items():
+        assert old in text
+        text = text.replace(old, new)
+    with pytest.raises(st.StratalError, match=words):
+        problem_of(read_config(written(pumps, text)))
+
+
+def test_rows_with_missing_values_are_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns: dict[str, list[Any]] = {
+        "x": [1.0, None, 3.0, 4.0] * 10, "name": ["a", "b", None, "c"] * 10, "y": [True, False] * 20,
+    }  # fmt: skip
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    text = 'kind = "table"\n[data]\npath = "t.parquet"\ntarget = "y"\nmissing = "drop"\n'
+    problem = problem_of(read_config(written(tmp_path, text)))
+    assert problem.text.startswith("20 rows: 16 to train on")
+    assert problem.options["classes"] == [False, True]
+    assert problem.options["features"][1] == {"name": "name", "categories": ["a", "c"]}
+
+
+# -- images and texts ----------------------------------------------------------------------------------------
+@pytest.mark.sampled(4)
+def test_a_folder_of_images_is_trained_and_damaged_ones_are_left_out(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(0)
+    for label, base in (("dark", 0), ("light", 150)):
+        folder = tmp_path / "photos" / label
+        folder.mkdir(parents=True)
+        for k in range(30):
+            pixels = rng.integers(base, base + 100, (20, 20, 3)).astype(np.uint8)
+            image.fromarray(pixels).save(folder / f"{k:02d}.png")
+    (tmp_path / "photos" / "dark" / "30.png").write_bytes(b"no image")
+    text = """kind = "images"
+[data]
+path = "photos"
+size = [8, 8]
+unreadable = "skip"
+[model]
+channels = [4, 8]
+[training]
+epochs = 6
+lr = 0.01
+"""
+    config = read_config(written(tmp_path, text))
+    result = run(config, problem_of(config), progress=False)
+    assert result.validation["accuracy"] == 1.0
+    model = st.load(tmp_path / "run" / "model.stratal")
+    assert model.options["classes"] == ["dark", "light"] and model.options["size"] == [8, 8]
+    assert np.asarray(model(st.full((3, 3, 8, 8), 0.1))).argmax(1).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["bag", pytest.param("transformer", marks=pytest.mark.slow)])
+def test_texts_of_a_folder_are_trained_and_words_are_part_of_the_model(tmp_path: Path, name: str) -> None:
+    rng = np.random.default_rng(0)
+    for label, words in (("bad", ["awful", "broken", "sad"]), ("good", ["great", "fine", "lovely"])):
+        folder = tmp_path / "reviews" / label
+        folder.mkdir(parents=True)
+        for k in range(40):
+            (folder / f"{k}.txt").write_text(" ".join(rng.choice([*words, "the", "it"], 5)) + ".")
+    text = f"""kind = "text"
+[data]
+path = "reviews"
+length = 8
+[model]
+name = "{name}"
+width = 8
+heads = 2
+layers = 1
+[training]
+epochs = 12
+batch_size = 16
+lr = 0.02
+"""
+    config = read_config(written(tmp_path, text))
+    result = run(config, problem_of(config), progress=False)
+    assert result.validation["accuracy"] > 0.85
+    model = st.load(tmp_path / "run" / "model.stratal")
+    x = numbers_of(["A great, lovely one", "broken and sad", ""], model.options["vocabulary"], 8)
+    scores = np.asarray(model(st.tensor(x)))
+    assert scores[:2].argmax(1).tolist() == [1, 0] and np.isfinite(scores).all()
+
+
+def test_words_are_cut_at_signs_and_unknown_ones_have_a_number() -> None:
+    assert words_of("It's GREAT, naïve!") == ["it", "'", "s", "great", ",", "naïve", "!"]
+    assert numbers_of(["b c zz", ""], ["a", "b", "c"], 4).tolist() == [[3, 4, 1, 0], [1, 0, 0, 0]]
+
+
+def test_options_of_a_net_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("text,label\n" + "a b,x\nc d,y\n" * 10)
+    text = 'kind = "text"\n[data]\npath = "t.csv"\n[model]\nname = "transformer"\nwidth = 9\nheads = 2\n'
+    with pytest.raises(AttributeValueError, match="2 heads, width 9"):
+        problem_of(read_config(written(tmp_path, text)))
