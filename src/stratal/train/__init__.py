@@ -15,6 +15,7 @@ from stratal.train.finite import NonFiniteError as NonFiniteError
 from stratal.train.history import History as History
 from stratal.train.steps import StepOptions as StepOptions
 from stratal.train.steps import TrainingStep as TrainingStep
+from stratal.train.tensorboard import TensorBoard as TensorBoard
 from stratal.train.trainer import Trainer as Trainer
 
 

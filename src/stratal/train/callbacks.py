@@ -26,7 +26,7 @@ from stratal.optim.lr_scheduler import ReduceLROnPlateau
 from stratal.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from stratal.tensor.capture import compile as compile_function
 from stratal.tensor.tensor import Tensor
-from stratal.train.history import History, Row
+from stratal.train.history import History, Row, Running
 
 EVENTS: Final = ("on_fit_begin", "on_epoch_begin", "on_step_end", "on_epoch_end", "on_fit_end")
 
@@ -38,6 +38,7 @@ class Training(Protocol):
     history: History
     epoch: int
     steps: int
+    running: Running
 
     def stop(self, reason: str) -> None: ...
 

@@ -1,0 +1,74 @@
+"""The TensorBoard callback: TensorBoard's own reader finds the history in its files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trained import X, Y, small, trainer_of
+
+from stratal.base.errors import AttributeValueError, MissingExtraError
+from stratal.formats.files import FileWriteError
+from stratal.train import CheckpointManager, TensorBoard
+from stratal.train.history import TIMES
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return (step, value) of each tag, as TensorBoard reads them."""
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    found = events.EventAccumulator(str(folder))
+    found.Reload()
+    return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+
+
+def fitted(folder: Path, epochs: int, **options: Any) -> Any:
+    trainer = trainer_of(small(), callbacks=[TensorBoard(folder, every=2)])
+    trainer.fit((X, Y), epochs=epochs, batch_size=16, validation=(X, Y), **options)
+    return trainer
+
+
+def test_the_reader_of_tensorboard_finds_the_history(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    trainer = fitted(tmp_path / "runs" / "one", 3)
+    found = scalars(tmp_path / "runs" / "one")
+    per_epoch = trainer.steps // 3
+    ends = [per_epoch, 2 * per_epoch, 3 * per_epoch]
+    for tag, column in (("train/loss", "loss"), ("validation/loss", "validation_loss")):
+        assert [step for step, _ in found[tag]] == ends
+        assert [value for _, value in found[tag]] == pytest.approx(trainer.history[column], rel=1e-6)
+    assert {f"time/{name}" for name in TIMES} <= set(found)
+    assert [step for step, _ in found["train/step_loss"]] == list(range(2, trainer.steps + 1, 2))
+    first = found["train/step_loss"][: per_epoch // 2]
+    assert min(v for _, v in first) <= trainer.history["loss"][0] * 1.5
+
+
+def test_a_resumed_run_hides_updates_that_are_made_again(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    manager = CheckpointManager(tmp_path / "checkpoints", keep_last=3)
+    trainer = fitted(tmp_path / "tb", 3, checkpoints=manager)
+    for path in manager.paths()[1:]:
+        path.unlink()  # as if the process had died after epoch 1
+    again = fitted(tmp_path / "tb", 3, checkpoints=CheckpointManager(tmp_path / "checkpoints"), resume=True)
+    assert again.steps == trainer.steps
+    found = scalars(tmp_path / "tb")["train/loss"]
+    assert [value for _, value in found] == pytest.approx(trainer.history["loss"], rel=1e-6)
+    assert len(list((tmp_path / "tb").iterdir())) == 2
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_of_fit(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(FileWriteError, match="TensorBoard: cannot use the folder"):
+        fitted(tmp_path / "file", 1)
+
+
+def test_the_extra_is_named_where_the_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in sys.modules if n.startswith("tensorboardX")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(MissingExtraError, match=r"stratal\[tensorboard\]"):
+        TensorBoard("runs")
+    with pytest.raises(AttributeValueError, match="counts updates"):
+        TensorBoard("runs", every=0)
