@@ -13,6 +13,7 @@ from stratal.base.errors import AttributeValueError, MissingExtraError
 from stratal.formats.files import FileWriteError
 from stratal.train import CheckpointManager, TensorBoard
 from stratal.train.history import TIMES
+from stratal.train.recipes import problem_of, read_config, run
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -62,6 +63,16 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_fit(tmp_path: Path) -> N
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(FileWriteError, match="TensorBoard: cannot use the folder"):
         fitted(tmp_path / "file", 1)
+
+
+def test_a_configuration_may_ask_for_event_files(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    (tmp_path / "t.csv").write_text("x,y\n" + "1,a\n2,b\n" * 20)
+    data, output = '[data]\npath = "t.csv"\ntarget = "y"\n', "[output]\ntensorboard = true\n"
+    (tmp_path / "c.toml").write_text(f'kind = "table"\n{data}{output}[training]\nepochs = 2\n')
+    config = read_config(tmp_path / "c.toml")
+    run(config, problem_of(config), progress=False)
+    assert len(scalars(tmp_path / "run" / "tensorboard")["validation/accuracy"]) == 2
 
 
 def test_the_extra_is_named_where_the_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,10 @@ def _text(about: str, example: str, default: Any = REQUIRED) -> Key:
     return Key(default, "text in quotes", lambda v: type(v) is str and v != "", about, example)
 
 
+def _truth(default: bool, about: str) -> Key:
+    return Key(default, "true or false", lambda v: type(v) is bool, about)
+
+
 def _whole(default: Any, least: int, about: str) -> Key:
     return Key(default, f"a whole number from {least} on", lambda v: type(v) is int and v >= least, about)
 
@@ -74,7 +78,10 @@ _TRAINING: Final = {
     "patience": _whole(5, 0, "epochs without a better validation loss before it stops; 0: never"),
     "seed": _whole(0, 0, "of the split, the initial weights and the order"),
 }
-_OUTPUT: Final = {"folder": _text("checkpoints, metrics and model", "run", "run")}
+_OUTPUT: Final = {
+    "folder": _text("checkpoints, metrics and model", "run", "run"),
+    "tensorboard": _truth(False, "event files for TensorBoard; needs stratal[tensorboard]"),
+}
 SECTIONS: Final = ("data", "model", "training", "output")
 
 KINDS: Final[dict[str, dict[str, dict[str, Key]]]] = {
@@ -95,7 +102,7 @@ KINDS: Final[dict[str, dict[str, dict[str, Key]]]] = {
             "path": _text("a folder with a folder of images for each class", "photos"),
             "size": _wholes([64, 64], 2, "[height, width] that images are scaled to"),
             "mode": _one_of("RGB", ("L", "RGB", "RGBA"), "channels: 1, 3 or 4"),
-            "augment": Key(True, "true or false", lambda v: type(v) is bool, "mirrored and moved at random"),
+            "augment": _truth(True, "mirrored and moved at random"),
             "unreadable": _one_of("refuse", ("refuse", "skip"), "images that cannot be read"),
             "workers": _whole(2, 1, "threads that read images"),
             "validation": _SHARE,

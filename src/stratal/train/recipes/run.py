@@ -22,10 +22,12 @@ from stratal.train.recipes.images import image_problem
 from stratal.train.recipes.problem import Problem
 from stratal.train.recipes.tables import table_problem
 from stratal.train.recipes.texts import text_problem
+from stratal.train.tensorboard import TensorBoard
 from stratal.train.trainer import Trainer
 
 _PROBLEMS: Final = {"table": table_problem, "images": image_problem, "text": text_problem}
 CONFIG, METRICS, MODEL, CHECKPOINTS = "config.toml", "metrics.csv", "model.stratal", "checkpoints"
+EVENTS: Final = "tensorboard"
 
 
 class Result(NamedTuple):
@@ -66,6 +68,8 @@ def run(
     callbacks: list[Any] = [CSVLog(folder / METRICS)]
     if options["schedule"] == "cosine":
         callbacks.insert(0, Schedule(CosineAnnealingLR(optimizer, T_max=options["epochs"])))
+    if config.output["tensorboard"]:
+        callbacks.append(TensorBoard(folder / EVENTS))
     if options["patience"]:
         callbacks.append(EarlyStopping(patience=options["patience"], restore_best=True))
     given = {key: options[key] for key in ("clip_norm", "precision") if options[key] is not None}
@@ -98,9 +102,9 @@ def _check_folder(config: Config, folder: Path, resume: bool) -> None:
             hint="--resume goes on with it; [output] folder names another",
         )  # fmt: skip
     before = read_config(folder / CONFIG)
-    for section in ("data", "model", "training"):
+    free = {"path", "workers", "folder"} | ({"epochs"} if config.training["schedule"] == "none" else set())
+    for section in ("data", "model", "training", "output"):
         there, here = getattr(before, section), getattr(config, section)
-        free = {"path", "workers"} | ({"epochs"} if config.training["schedule"] == "none" else set())
         changed = [k for k in here if here[k] != there.get(k) and k not in free]
         if before.kind != config.kind or changed:
             key = changed[0] if changed else "kind"
