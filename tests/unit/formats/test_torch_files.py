@@ -80,6 +80,7 @@ def test_strides_shared_storages_parameters_and_plain_values_come_back(protocol:
 
 
 @pytest.mark.torch
+@pytest.mark.row("B6")
 def test_weights_that_pytorch_saved_load_into_the_net_here() -> None:
     torch = pytest.importorskip("torch")
     theirs = torch.nn.Sequential(

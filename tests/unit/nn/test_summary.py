@@ -45,6 +45,7 @@ def test_a_parameter_that_two_modules_share_counts_once():
     assert [row.parameters for row in found.rows] == [16, 16, 16]
 
 
+@pytest.mark.row("B7")
 def test_operations_belong_to_the_module_whose_forward_computes_them():
     found = Residual().summary((3, 4))
     rows = rows_of(found)

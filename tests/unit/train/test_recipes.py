@@ -108,6 +108,7 @@ def test_a_configuration_that_is_not_there_and_an_unknown_example_are_refused(tm
 
 
 # -- tables --------------------------------------------------------------------------------------------------
+@pytest.mark.row("B9")
 def test_a_table_is_trained_resumed_and_loaded_without_code(
     pumps: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

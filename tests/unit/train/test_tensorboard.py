@@ -30,6 +30,7 @@ def fitted(folder: Path, epochs: int, **options: Any) -> Any:
     return trainer
 
 
+@pytest.mark.row("B7")
 def test_the_reader_of_tensorboard_finds_the_history(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     trainer = fitted(tmp_path / "runs" / "one", 3)
