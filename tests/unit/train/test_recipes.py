@@ -86,6 +86,7 @@ GOOD = 'kind = "table"\n[data]\npath = "a.csv"\ntarget = "y"\n'
     ('kind = "table"\n[data]\ntarget = "y"', r"\[data\] needs path"),
     (GOOD + "[training]\nlearning_rate = 1.0", "did you mean lr"),
     (GOOD + '[training]\nlr = "fast"', r'c.toml: \[training\] lr is a number above 0\n  got:   "fast"'),
+    (GOOD + "[training]\nlr = inf", "lr is a number above 0"),
     (GOOD + "[training]\nepochs = true", "a whole number from 1"),
     (GOOD + 'features = "x"', "a list of texts"),
     (GOOD + 'missing = "mean"', 'one of "refuse", "drop"'),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from math import isfinite
 from typing import Any, Final, NamedTuple
 
 REQUIRED: Final = object()
@@ -41,7 +42,7 @@ def _whole(default: Any, least: int, about: str) -> Key:
 
 
 def _number(default: Any, words: str, fits: Callable[[float], bool], about: str, example: Any = None) -> Key:
-    number = lambda v: type(v) in (int, float) and fits(v)  # noqa: E731
+    number = lambda v: type(v) in (int, float) and isfinite(v) and fits(v)  # noqa: E731
     return Key(default, f"a number {words}", number, about, example)
 
 
