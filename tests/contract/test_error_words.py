@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,9 @@ def test_a_file_of_another_kind_is_told_by_its_kind(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("epoch 3\n")
     st.formats.save_tensors(str(tmp_path / "a.safetensors"), {"x": st.ones(2)})
     kinds = {"a.npz": ".npz", "a.npy": ".npy", "a.txt": "text", "a.safetensors": "safetensors"}
+    with zipfile.ZipFile(tmp_path / "scripted.pt", "w") as archive:
+        archive.writestr("archive/data/0", b"")
+    kinds["scripted.pt"] = "torch.jit.save"
     try:
         import torch
     except ImportError:

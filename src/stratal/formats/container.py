@@ -192,6 +192,9 @@ def _written_by(start: bytes) -> tuple[str, str]:
     member = _first_member_name(start)
     if member.endswith(TORCH_MEMBERS):
         return "by torch.save", "st.load reads it"
+    if b"/data/" in member:
+        hint = "its code does not run here; torch.save(net.state_dict(), path) writes what st.load reads"
+        return "by torch.jit.save or torch.export.save", hint
     if member.endswith(b".npy"):
         return "NumPy's .npz", "np.load reads it; st.tensor takes each array"
     if start[:6] == b"\x93NUMPY":
