@@ -15,7 +15,7 @@ TIERS = [
     {"base"},
     {"engine", "graph", "loops"},
     {"ops"},
-    {"autodiff", "batching", "optimize", "schedule", "memory", "parallel"},
+    {"autodiff", "batching", "discover", "optimize", "schedule", "memory", "parallel"},
     {"codegen", "runtime"},
     {"plan"},
     {"compiler", "explorer"},
