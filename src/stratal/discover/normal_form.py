@@ -22,7 +22,6 @@ from typing import Final
 
 from stratal.base.dtypes import DType, bool_, int64
 from stratal.base.errors import StratalError
-from stratal.base.types import TensorType
 from stratal.discover.canonical import named, order_free, simplified, text_of
 from stratal.discover.terms import (
     Access,
@@ -35,6 +34,7 @@ from stratal.discover.terms import (
     by_pieces,
     constant_of,
     factor,
+    mentions,
     number,
     plus,
     replaced,
@@ -57,7 +57,8 @@ PLAIN: Final = RING | frozenset(
 """Functions that are read one by one; a body with any other is read as one function of its loads."""
 COMMUTE: Final = frozenset(("add", "mul"))  # of floats, to the bit
 EXTREMES: Final = frozenset(("max", "min"))
-IN_ANY_ORDER: Final = frozenset(("max", "min", "prod", "any", "all"))
+IDEMPOTENT: Final = frozenset(("max", "min", "any", "all"))
+IN_ANY_ORDER: Final = IDEMPOTENT | {"prod"}
 
 
 class Reader:
@@ -101,8 +102,7 @@ class Reader:
             return axes, self._stored(node.op)
         if isinstance(node.op, Input):
             raise Unknown(f"an input that no side lists: {node.op.label}")
-        types = [i.aval for i in node.inputs]
-        compute = _compute(node, types)
+        compute = compute_of(node)
         body = _Body(self, node, dict(zip(compute.args, node.inputs, strict=True)))
         return compute.axes, simplified(body.result(compute))
 
@@ -123,8 +123,9 @@ class Reader:
         return dtype.is_integer or (self._ring and dtype.is_float)
 
 
-def _compute(node: Node, types: Sequence[TensorType]) -> Compute:
+def compute_of(node: Node) -> Compute:
     """Return the tensor expression of a node. Raises: Unknown where it has none."""
+    types = [i.aval for i in node.inputs]
     reason = node.op.host_reason(*types)
     if reason or node.op.effects:
         raise Unknown(f"{node.op.name}: {reason or 'has effects'}")
@@ -164,7 +165,7 @@ class _Body:
 
     def term(self, expr: Expr) -> Form:
         """Read an expression as a whole: function by function, or as one function of its loads."""
-        used = {e.fn for e in walk([expr]) if isinstance(e, Call) and not _is_index(e)}
+        used = {e.fn for e in walk([expr]) if isinstance(e, Call) and not is_index(e)}
         return self.read(expr) if used <= PLAIN else self._opaque(expr)
 
     def read(self, expr: Expr) -> Form:
@@ -173,7 +174,7 @@ class _Body:
             return self.reader.constant(expr.value, expr.dtype)
         if isinstance(expr, Load):
             return self._load(expr)
-        if _is_index(expr):
+        if is_index(expr):
             return factor(Position(expr))
         if isinstance(expr, Guard):
             return self._chosen(expr.condition, self.read(expr.value), self.read(expr.otherwise))
@@ -211,18 +212,20 @@ class _Body:
 
     def _opaque(self, expr: Expr) -> Form:
         """Read an expression as one function of what it loads, named by its text."""
-        found = loads([expr])
-        if expr.free - {v for e in found for v in e.free}:
-            raise Unknown(f"{self.node.op.name}: a function of its indices")
-        holes = {e: f"#{k}" for k, e in enumerate(found)}
-        text = _text_with_holes(expr, holes)
-        name = f"{self.node.op.name}.{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+        name, found = opaque(self.node, expr)
         return by_pieces(lambda a: factor(Apply(name, a)), tuple(self._load(e) for e in found))
 
 
-def _is_index(expr: Expr) -> bool:
+def is_index(expr: Expr) -> bool:
     """Return whether an expression is arithmetic of indices: it depends on them and on no data."""
     return expr.dtype is int64 and bool(expr.free) and not loads([expr])
+
+
+def opaque(node: Node, expr: Expr) -> tuple[str, list[Load]]:
+    """Return the name of an expression as a function of its loads, and these. Raises: Unknown."""
+    found = loads([expr])
+    text = _text_with_holes(expr, {e: f"#{k}" for k, e in enumerate(found)})
+    return f"{node.op.name}.{hashlib.sha256(text.encode()).hexdigest()[:24]}", found
 
 
 def _text_with_holes(expr: Expr, holes: dict[Load, str]) -> str:
@@ -276,9 +279,21 @@ def _function(fn: str, dtype: DType, arguments: tuple[Form, ...], *, exact: bool
     def build(a: tuple[Form, ...]) -> Form:
         if fn in EXTREMES and not exact:
             return _extreme(name, a)
+        if exact and fn == "sub":  # x - y is x + (-y), rounded once
+            return _function("add", dtype, (a[0], _function("neg", dtype, a[1:], exact=True)), exact=True)
+        if exact and fn == "neg" and (inner := _negated(name, a[0])) is not None:
+            return inner
         return factor(Apply(name, order_free(a) if exact and fn in COMMUTE else a))
 
     return by_pieces(build, arguments)
+
+
+def _negated(name: str, form: Form) -> Form | None:
+    """Return what a form is the negation of, if it is one: the sign is a bit that turns over."""
+    inner = form.terms[0].factors[0] if len(form.terms) == 1 and form.terms[0].factors else None
+    if isinstance(inner, Apply) and inner.function == name and form == factor(inner):
+        return inner.arguments[0]
+    return None
 
 
 def _extreme(name: str, arguments: tuple[Form, ...]) -> Form:
@@ -297,18 +312,24 @@ def _reduction(name: str, over: Sequence[Var], body: Form) -> Form:
     """Return the combination of a form over indices; over none, or over one value each, the form itself."""
     single = {v: index_const(0) for v in over if v.extent == 1}
     body = simplified(replaced(body, single))
-    bound = tuple(v for v in over if v.extent != 1)
-    if not bound:
+    asked = tuple(v for v in over if v.extent != 1)
+    if not asked:
         return body
 
     def build(a: tuple[Form, ...]) -> Form:
-        (form,) = a
+        (form,) = map(simplified, a)
+        bound = asked
+        if name in IDEMPOTENT:
+            parts = [p for t in form.terms for p in (*t.where, *t.factors)]
+            bound = tuple(v for v in asked if not v.extent or any(mentions(p, v) for p in parts))
+        if not bound:
+            return form
         inner = form.terms[0].factors[0] if len(form.terms) == 1 and form.terms[0].factors else None
         if isinstance(inner, Reduce) and inner.combiner == name and form == factor(inner):
             return factor(Reduce(name, bound + inner.bound, inner.body))
         return factor(Reduce(name, bound, form))
 
-    return by_pieces(build, (body,), bound)
+    return by_pieces(build, (body,), asked)
 
 
 # -- conditions ----------------------------------------------------------------------------------------------

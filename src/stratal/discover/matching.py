@@ -1,0 +1,117 @@
+"""Where a rule matches a graph, and what it makes of it: proved for that graph, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from stratal.base.errors import StratalError
+from stratal.base.types import TensorType
+from stratal.discover.prove import prove
+from stratal.discover.rules import Applied, FoundRule, Free, Side, Sizes, built, value_of, variables
+from stratal.graph.node import Node, graph_input
+from stratal.graph.pattern import COMMUTATIVE
+
+
+class Bound(NamedTuple):
+    """What a match binds: variables, symbols of sizes, attributes."""
+
+    nodes: dict[str, Node]
+    sizes: dict[str, int]
+    attributes: dict[str, Any]
+
+
+def matches(rule: FoundRule, node: Node, *, forward: bool = True) -> Iterator[tuple[Bound, Node]]:
+    """Yield each way a side of a rule matches a node, and the node the other side makes of it. No proof."""
+    side, other = (rule.lhs, rule.rhs) if forward else (rule.rhs, rule.lhs)
+    if set(variables(other)) - set(variables(side)):
+        return
+    for bound in _matched(side, node, Bound({}, {}, {}), rule):
+        try:
+            yield bound, built(other, bound.nodes, bound.sizes, bound.attributes)
+        except (StratalError, KeyError):
+            continue
+
+
+def _matched(side: Side, node: Node, bound: Bound, rule: FoundRule) -> Iterator[Bound]:
+    if isinstance(side, str):
+        found = _bind(side, node, bound, rule)
+        if found is not None:
+            yield found
+        return
+    if node.op.name != side.op or len(node.inputs) != len(side.arguments):
+        return
+    orders = [side.arguments]
+    if side.op in COMMUTATIVE and side.arguments[0] != side.arguments[1]:
+        orders.append(side.arguments[::-1])
+    for arguments in orders:
+        for found in _all(arguments, node.inputs, bound, rule):
+            agreed = _attributes(side, node, found)
+            if agreed is not None:
+                yield agreed
+
+
+def _all(sides: Sequence[Side], nodes: Sequence[Node], bound: Bound, rule: FoundRule) -> Iterator[Bound]:
+    if not sides:
+        yield bound
+        return
+    for first in _matched(sides[0], nodes[0], bound, rule):
+        yield from _all(sides[1:], nodes[1:], first, rule)
+
+
+def _bind(variable: str, node: Node, bound: Bound, rule: FoundRule) -> Bound | None:
+    known = bound.nodes.get(variable)
+    if known is not None:
+        return bound if known is node else None
+    if not isinstance(node.type, TensorType) or node.dtype is not rule.dtype:
+        return None
+    if not all(isinstance(n, int) and n for n in node.shape):
+        return None
+    nodes = {**bound.nodes, variable: node}
+    if rule.pointwise:
+        return Bound(nodes, {}, {}) if len({x.shape for x in nodes.values()}) == 1 else None
+    if len(rule.inputs[variable]) != node.aval.ndim:
+        return None
+    sizes = dict(bound.sizes)
+    for text, n in zip(rule.inputs[variable], node.aval.ints, strict=True):
+        if (int(text) if text.isdigit() else sizes.setdefault(text, n)) != n:
+            return None
+    return Bound(nodes, sizes, bound.attributes)
+
+
+def _attributes(side: Applied, node: Node, bound: Bound) -> Bound | None:
+    attributes, sizes = dict(bound.attributes), dict(bound.sizes)
+    for name, value in side.attributes.items():
+        got = getattr(node.op, name)
+        if isinstance(value, Sizes) and len(got) == len(value.texts):
+            for text, n in zip(value.texts, got, strict=True):
+                if text.isalpha():
+                    sizes.setdefault(text, n)  # a size that no operand has, such as a broadcast axis
+        if isinstance(value, Free):
+            if attributes.setdefault(value.name, got) != got:
+                return None
+            continue
+        try:
+            if value_of(value, sizes, attributes) != got:
+                return None
+        except KeyError:
+            return None
+    return Bound(bound.nodes, sizes, attributes)
+
+
+def apply(rule: FoundRule, node: Node, *, exact: bool = False) -> Node | None:
+    """Return what a rule makes of a node, proved for this node; None where it does not match.
+
+    `exact` asks for a proof to the bit.
+    """
+    for bound, made in matches(rule, node):
+        inputs = list(dict.fromkeys(bound.nodes.values()))
+        fresh = dict(zip(inputs, (graph_input("x", x.aval) for x in inputs), strict=True))
+        cut = {n: fresh[x] for n, x in bound.nodes.items()}  # what stands below is not looked into
+        sides = [built(s, cut, bound.sizes, bound.attributes) for s in (rule.lhs, rule.rhs)]
+        found = prove(sides[0], sides[1], list(fresh.values()))
+        if found.proved and (found.exact or not exact) and made.type == node.type:
+            return made
+    return None
+
+
