@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "profile": "run a script and say what its time goes into: the bottleneck first, then every kernel",
     "memory": "run a script and say what memory its programs take, and whether a budget suffices",
     "tune": "run a script, search for faster schedules of its kernels, keep the verdicts as records",
+    "discover": "find rewrites from the records of ops and prove them, or prove those that ship again",
     "launch": "start several ranks of a script, which train together",
     "ops": "list the primitives: where each is, differentiable or not, compiled or not",
     "inspect": "show what an artefact of a frozen model holds: signature, content hash, plans",

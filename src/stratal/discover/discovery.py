@@ -43,6 +43,14 @@ class Discovery:
     dropped: int = 0
     finished: bool = True
 
+    def add(self, other: Discovery) -> None:
+        """Add what another search found."""
+        self.rules += other.rules
+        self.tested += other.tested
+        self.finished &= other.finished
+        for name in ("graphs", "pairs", "proved", "derived", "local", "dropped"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     @property
     def counts(self) -> dict[str, int]:
         """The numbers, by name."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from stratal.base.errors import StratalError
@@ -34,8 +34,13 @@ from stratal.graph.op import REGISTRY
 MOST_VALUES = 6  # of a free attribute, that a rule is proved at
 
 
-def generalised(lhs: Node, rhs: Node, inputs: Sequence[Node], given: str = "") -> FoundRule | None:
-    """Return the most general rule of a pair that is proved; None where it holds for its own sizes only."""
+def generalised(
+    lhs: Node, rhs: Node, inputs: Sequence[Node], given: str = "", fixed: Collection[int] = ()
+) -> FoundRule | None:
+    """Return the most general rule of a pair that is proved; None where it holds for its own sizes only.
+
+    `fixed` sizes stay numbers.
+    """
     names = {x: f"x{k}" for k, x in enumerate(_used(lhs, inputs))}
     if set(_used(rhs, inputs)) - set(names):
         return None
@@ -43,12 +48,12 @@ def generalised(lhs: Node, rhs: Node, inputs: Sequence[Node], given: str = "") -
     symbols: dict[int, str] = {}
     for x in names:
         for n in x.aval.ints:
-            if n > 1 and n not in symbols:
+            if n > 1 and n not in symbols and n not in fixed:
                 symbols[n] = next(letters)
     shapes = {v: tuple(symbols.get(n, str(n)) for n in x.aval.ints) for x, v in names.items()}
     expressions = _expressions(symbols)
     for n in sorted({n for side in (lhs, rhs) for n in _sizes_of(side, names)}):
-        if n > 1 and n not in expressions:
+        if n > 1 and n not in expressions and n not in fixed:
             expressions[n] = symbols[n] = next(letters)
     sizes = {s: n for n, s in symbols.items()}
     rule = FoundRule(
@@ -84,13 +89,16 @@ def _sizes_of(node: Node, names: Mapping[Node, str]) -> list[int]:
 
 
 def _expressions(symbols: Mapping[int, str]) -> dict[int, str]:
-    """Return how numbers read as sizes: as a symbol, else as a sum or product of two, else as themselves."""
+    """Return how numbers read as sizes: as a symbol, as a sum, product or window of two, else as they are."""
     found = dict(symbols)
     pairs = list(itertools.combinations_with_replacement(sorted(symbols), 2))
     for a, b in pairs:
         found.setdefault(a + b, f"{symbols[a]}+{symbols[b]}")
     for a, b in pairs:
         found.setdefault(a * b, f"{symbols[a]}*{symbols[b]}")
+    for a, b in pairs:  # windows of b that fit a
+        if b > a:
+            found.setdefault(b - a + 1, f"{symbols[b]}-{symbols[a]}+1")
     return found
 
 

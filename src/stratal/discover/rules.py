@@ -35,7 +35,7 @@ class Literal(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """An attribute made of sizes: per axis a symbol, a number, a sum or a product."""
+    """An attribute made of sizes: per axis a symbol, a number, or a sum or product of such."""
 
     texts: tuple[str, ...]
 
@@ -125,15 +125,17 @@ def variables(side: Side) -> list[str]:
 
 # -- sizes ---------------------------------------------------------------------------------------------------
 def size_of(text: str, sizes: Mapping[str, int]) -> int:
-    """Return a sum of products of symbols and numbers."""
-    return sum(
-        math.prod(int(f) if f.isdigit() else sizes[f] for f in part.split("*")) for part in text.split("+")
-    )
+    """Return a sum or difference of products of symbols and numbers."""
+    total = 0
+    for part in text.replace("-", "+-").split("+"):
+        product = math.prod(int(f) if f.isdigit() else sizes[f] for f in part.lstrip("-").split("*"))
+        total += -product if part.startswith("-") else product
+    return total
 
 
 def grown(sizes: Mapping[str, int]) -> list[dict[str, int]]:
-    """Return three assignments of sizes, each in the order of the first: n, n^2 and n^3 + 1."""
-    return [{s: n**power + (power == 3) for s, n in sizes.items()} for power in (1, 2, 3)]
+    """Return three assignments of sizes, each in the order of the first: n, n^2 and n^(5/2)."""
+    return [{s: math.isqrt(n**power) for s, n in sizes.items()} for power in (2, 4, 5)]
 
 
 # -- building ------------------------------------------------------------------------------------------------

@@ -15,9 +15,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from stratal.base.dtypes import DType, as_dtype
 from stratal.base.errors import FormatError
 from stratal.discover.rules import Applied, FoundRule, Free, Literal, Side, Sizes, Value
+from stratal.graph.literal import Literal as Scalar
 
 FORMAT: Final = "stratal-rules"
 VERSION: Final = 1
@@ -83,11 +86,13 @@ def _value_from_json(data: Any) -> Value:
 
 
 def _plain(value: Any) -> Any:
-    """Return an attribute as JSON: tuples are lists, dtypes their names. Raises: FormatError."""
+    """Return an attribute as JSON: tuples as lists, dtypes by name, scalars. Raises: FormatError."""
     if isinstance(value, tuple):
         return [_plain(v) for v in value]
     if isinstance(value, DType):
         return {"dtype": value.name}
+    if isinstance(value, Scalar) and value.type.ndim == 0:
+        return {"scalar": value.array.item(), "dtype": value.type.dtype.name}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise FormatError("rules: an attribute that no file holds", got=repr(value))
@@ -96,7 +101,10 @@ def _plain(value: Any) -> Any:
 def _value(data: Any) -> Any:
     if isinstance(data, list):
         return tuple(map(_value, data))
-    return as_dtype(data["dtype"]) if isinstance(data, dict) else data
+    if not isinstance(data, dict):
+        return data
+    dtype = as_dtype(data["dtype"])
+    return Scalar(np.asarray(data["scalar"], dtype.np)) if "scalar" in data else dtype
 
 
 def text_of_rules(rules: Sequence[FoundRule], counts: Mapping[str, int]) -> str:
