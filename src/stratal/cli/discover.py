@@ -83,7 +83,7 @@ def _search(args: argparse.Namespace) -> int:
             "discover: no such op", got=", ".join(unknown), hint="`stratal ops` lists them"
         )
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, console=out, transient=True) as bar:
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
         task = bar.add_task("enumerating")
 
         def shown(found: Discovery) -> None:
