@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from random_expressions import extended
 
 import stratal.ops  # noqa: F401  fills the registry
 from stratal.base.dtypes import float32, int64
-from stratal.base.errors import StratalError
 from stratal.base.types import TensorType
 from stratal.discover.canonical import canonical, named, simplified, text_of
 from stratal.discover.normal_form import Reader
@@ -94,54 +94,6 @@ def ints(*shape: int) -> Node:
 
 
 # -- random graphs -------------------------------------------------------------------------------------------
-def extended(draw: Callable[[int], int], values: list[Node]) -> Node | None:
-    """Return one op on some of the values; None where its record refuses it."""
-    x, y = (values[draw(len(values))] for _ in range(2))
-    ndim = x.aval.ndim
-    kind = draw(16)
-    perms = list(itertools.permutations(range(ndim)))
-    axes = tuple(a for a in range(ndim) if draw(2))
-    low, high = [draw(2) for _ in range(ndim)], [draw(2) for _ in range(ndim)]
-    zero = B.const(draw(3), int64)
-    try:
-        if kind < 3:
-            return B.op(("add", "mul", "sub")[kind], x, y)
-        if kind == 3:
-            return B.neg(x)
-        if kind == 4:
-            return B.permute(x, perm=perms[draw(len(perms))])
-        if kind == 5:
-            return B.sum(x, axes=axes)
-        if kind == 6:
-            return B.op(("reduce_max", "reduce_min", "prod")[draw(3)], x, axes=axes)
-        if kind == 7:
-            return B.op(("max", "min")[draw(2)], x, y)
-        if kind == 8:
-            size = math.prod(x.shape)
-            shapes = [(size,), (1, size), *((d, size // d) for d in range(2, size) if size % d == 0)]
-            return B.reshape(x, shape=shapes[draw(len(shapes))])
-        if kind == 9:
-            return B.concatenate(x, y, axis=draw(max(ndim, 1)))
-        if kind == 10:
-            step = tuple(1 + draw(2) for _ in range(ndim))
-            return B.slice(x, start=tuple(low), stop=tuple(n - h for n, h in zip(x.shape, high)), step=step)  # noqa: B905
-        if kind == 11:
-            between = tuple(draw(2) for _ in range(ndim))
-            return B.pad(x, zero, low=tuple(low), high=tuple(high), interior=between)
-        if kind == 12:
-            return B.flip(x, axes=axes)
-        if kind == 13:
-            specs = ["mk,kn->mn", "mk,nk->mn", "k,k->", "m,n->mn", "mk,k->m", "mk,mk->m", "mn,mn->mn"]
-            return B.contract(x, y, spec=specs[draw(len(specs))])
-        if kind == 14:
-            return B.broadcast(x, shape=(2, *x.shape), axes=tuple(range(1, ndim + 1)))
-        image, filters = (B.reshape(v, shape=(1, v.shape[0], v.shape[1])) for v in (x, y))
-        apart = {k: (1 + draw(2),) for k in ("strides", "lhs_dilation", "rhs_dilation")}
-        return B.conv(image, filters, padding=((draw(2), draw(3)),), groups=1, **apart)
-    except (StratalError, IndexError):
-        return None
-
-
 @given(some.integers(0, 2**32 - 1))
 @settings(max_examples=150, deadline=None, derandomize=True)
 def test_the_normal_form_of_a_random_graph_has_its_values(seed: int) -> None:

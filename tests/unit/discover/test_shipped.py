@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from random_expressions import extended
 
 import stratal.ops  # noqa: F401  fills the registry
 from stratal.base.dtypes import float32, float64
@@ -149,3 +150,50 @@ def test_the_command_says_which_rules_of_a_file_fail(
 def test_the_command_refuses_an_op_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["discover", "--ops", "add,nothing"]) == 1
     assert "no such op" in capsys.readouterr().err
+
+
+# -- anywhere ------------------------------------------------------------------------------------------------
+def applied_everywhere(seeds: range, rules: list[FoundRule]) -> int:
+    """Apply every rule wherever it matches in random graphs; return how often, each time with equal values.
+
+    Values are whole numbers that floats hold, so that sums round nowhere and real rules must be exact, too.
+    """
+    by_root: dict[str, list[FoundRule]] = {}
+    for rule in rules:
+        by_root.setdefault(ops_of(rule.lhs)[-1], []).append(rule)
+    count = 0
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        inputs = [tensor(*shape) for shape in ((2, 3), (3, 2), (2, 3), (3, 4))]
+        values = list(inputs)
+
+        def draw(n: int, rng: np.random.Generator = rng, values: list[Node] = values) -> int:
+            late = n == len(values) and rng.random() < 0.7  # so that graphs grow deep
+            return n - 1 - int(rng.integers(min(n, 2))) if late else int(rng.integers(max(n, 1)))
+
+        for _ in range(9):
+            made = extended(draw, values)
+            if made is not None and 0 < np.prod(made.shape) <= 64 and made.aval.ndim <= 3:
+                values.append(made)
+        arrays = [rng.integers(-2, 3, i.shape).astype(np.float32) for i in inputs]
+        for node in values[len(inputs) :]:
+            for rule in by_root.get(node.op.name, []):
+                other = apply(rule, node)
+                if other is None or other is node:
+                    continue
+                ((left, right), _) = interpret(Graph(inputs, (node, other)), arrays)
+                assert np.array_equal(left, right), (seed, str(rule))
+                count += 1
+    return count
+
+
+@pytest.mark.row("C10")
+def test_no_rule_changes_a_value_wherever_it_is_applied_in_random_graphs() -> None:
+    assert applied_everywhere(range(400), RULES) >= 100
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.row("C10")
+def test_no_rule_changes_a_value_in_five_thousand_random_graphs() -> None:
+    assert applied_everywhere(range(1000, 6000), RULES) >= 1000
