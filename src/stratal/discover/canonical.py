@@ -304,12 +304,6 @@ def _least_reduce(body: Term, depth: int) -> str:
     return _least(body, depth)[1]
 
 
-def equation(a: Form, b: Form) -> tuple[bool, str, str]:
-    """Return whether two forms have one text, and both texts."""
-    left, right = text_of(a), text_of(b)
-    return left == right, left, right
-
-
 def order_free(forms: Sequence[Form]) -> tuple[Form, ...]:
     """Return forms in the order of their texts."""
     return tuple(sorted(forms, key=text_of))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stratal.base.errors import VerifyError
 from stratal.discover.canonical import text_of
 from stratal.discover.normal_form import Reader
 from stratal.discover.terms import Unknown
@@ -33,10 +34,14 @@ def prove(lhs: Node, rhs: Node, inputs: Sequence[Node], names: Sequence[str] = (
     """Return a proof that two nodes have the same value for every value of `inputs`, or why there is none.
 
     `names` are those of the inputs in the certificate: `x0`, `x1`, ... where none are given.
+    Raises: VerifyError where two inputs have one name, which would make them one.
     """
     if lhs.type != rhs.type:
         return Proof(False, reason=f"types differ: {lhs.type} and {rhs.type}")
-    known = dict(zip(inputs, names or [f"x{k}" for k in range(len(inputs))], strict=True))
+    called = list(names) or [f"x{k}" for k in range(len(inputs))]
+    if len(set(called)) != len(inputs) or not all(n.isidentifier() for n in called):
+        raise VerifyError("prove: inputs need different names", got=", ".join(called))
+    known = dict(zip(inputs, called, strict=True))
     try:
         left, right = (text_of(Reader(known).element(side)) for side in (lhs, rhs))
     except Unknown as unknown:

@@ -10,6 +10,7 @@ import pytest
 
 import stratal.ops  # noqa: F401  fills the registry
 from stratal.base.dtypes import bfloat16, float32, int32
+from stratal.base.errors import VerifyError
 from stratal.base.types import TensorType
 from stratal.discover.prove import Proof, prove
 from stratal.graph.builder import Builder
@@ -285,6 +286,15 @@ def test_fifty_wrong_rules_are_planted() -> None:
 
 def test_types_that_differ_are_refused() -> None:
     assert prove(turned(A), A, INPUTS).reason.startswith("types differ")
+
+
+def test_two_inputs_of_one_name_are_refused() -> None:
+    with pytest.raises(VerifyError, match="different names"):
+        prove(A, A2, (A, A2), ("x", "x"))
+
+
+def test_an_input_that_is_not_listed_is_unknown() -> None:
+    assert prove(A, A2, (A,)).reason.startswith("unknown")
 
 
 def test_integers_are_a_ring_and_proofs_hold_to_the_bit() -> None:
