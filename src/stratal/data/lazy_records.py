@@ -1,16 +1,20 @@
 """Records and batches that are made when their value is asked for: a rank that has no part in one skips it.
 
-    Record := data set, position, functions          Batch := [Record | Batch ...], collate, functions
+    Record := data set, position, functions          RowBlock := data set, positions, functions
+    Batch := RowBlock | [Record | Batch ...], collate, functions
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
+
+import numpy as np
 
 from stratal.data.collate import collated_columns, default_collate
 from stratal.data.shuffle import part_of
 
+Array = np.ndarray[Any, Any]
 Function = Callable[[Any], Any]
 
 
@@ -29,6 +33,27 @@ class Record:
     def value(self) -> Any:
         """Read the element and apply the functions."""
         return applied(self.functions, self.source[self.index])
+
+
+class RowBlock(Sequence[Record]):
+    """Rows of a data set, with functions to apply to each."""
+
+    __slots__ = ("functions", "positions", "source")
+
+    def __init__(self, source: Any, positions: Array, functions: tuple[Function, ...] = ()) -> None:
+        self.source, self.positions, self.functions = source, positions, functions
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> RowBlock: ...
+    def __getitem__(self, index: int | slice) -> Record | RowBlock:
+        if isinstance(index, slice):
+            return RowBlock(self.source, self.positions[index], self.functions)
+        return Record(self.source, int(self.positions[index]), self.functions)
 
 
 class Joined:
@@ -76,7 +101,11 @@ class Batch:
 
 def _columns_of(rows: Sequence[Any]) -> Any:
     """Return the batch of untouched rows of one source that has columns; None for others."""
-    source: Any = getattr(rows[0], "source", None)
+    if isinstance(rows, RowBlock):
+        source: Any = rows.source
+        whole = hasattr(source, "columns_at") and not rows.functions
+        return collated_columns(source.columns_at(rows.positions)) if whole else None
+    source = getattr(rows[0], "source", None)
     if not hasattr(source, "columns_at"):
         return None
     if any(getattr(r, "source", None) is not source or r.functions for r in rows):
@@ -86,7 +115,13 @@ def _columns_of(rows: Sequence[Any]) -> Any:
 
 def values_of(rows: Sequence[Any]) -> list[Any]:
     """Return the values of records, read at once where they are of one data set that has `__getitems__`."""
-    source: Any = getattr(rows[0], "source", None)
+    if isinstance(rows, RowBlock):
+        source: Any = rows.source
+        positions = rows.positions.tolist()
+        several = hasattr(source, "__getitems__")
+        read = source.__getitems__(positions) if several else [source[k] for k in positions]
+        return [applied(rows.functions, value) for value in read] if rows.functions else list(read)
+    source = getattr(rows[0], "source", None)
     if hasattr(source, "__getitems__") and all(getattr(r, "source", None) is source for r in rows):
         read = source.__getitems__([r.index for r in rows])
         return [applied(r.functions, value) for r, value in zip(rows, read, strict=True)]

@@ -12,7 +12,7 @@ import numpy as np
 from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError
 from stratal.data.collate import collate_named, collated_columns, default_convert
 from stratal.data.datasets import Dataset, Subset, TensorDataset, generator_of, read_in_order
-from stratal.data.shuffle import part_of, permutation, starving
+from stratal.data.shuffle import part_of, permutation, span_of, starving
 from stratal.data.workers import WorkerPool, checked_options, in_order, in_order_read_by_workers
 from stratal.tensor.functions.random import Generator
 from stratal.tensor.tensor import tensor
@@ -228,18 +228,23 @@ class DataLoader:
         if self.batch_sampler is not None:
             yield from (_indices(batch) for batch in self.batch_sampler)
             return
-        order, size = iter(self._order() if self.sampler is None else self.sampler), self.batch_size or 1
-        while len(part := _indices(islice(order, size))) == size or (len(part) and not self.drop_last):
-            yield part if self.shard is None else part[part_of(len(part), *self.shard)]
+        size = self.batch_size or 1
+        for part in self._order_in_parts(size) if self.sampler is None else _in_parts(self.sampler, size):
+            if len(part) == size or not self.drop_last:
+                yield part if self.shard is None else part[part_of(len(part), *self.shard)]
 
-    def _order(self) -> list[int]:
+    def _order_in_parts(self, size: int) -> Iterator[Array]:
+        order = self._order()
+        return (order[start : start + size] for start in range(0, len(order), size))
+
+    def _order(self) -> Array:
         count, order = len(self.dataset), np.arange(len(self.dataset))
         if self.shuffle:
             if self._drawn is not None:
                 order = permutation(count, self._drawn)
             elif self.seed is not None:
                 order = permutation(count, self.seed, self.epoch)
-        return order.tolist()
+        return order
 
     def _of_positions(self, positions: Array) -> Any:
         """Return the batch of some positions."""
@@ -248,7 +253,8 @@ class DataLoader:
             source, positions = source.dataset, source.positions[positions]
         whole = self.collate_fn is None and self.batch_size is not None
         if isinstance(source, TensorDataset) and whole:
-            return tuple(tensor(a[positions]) for a in source.arrays)
+            rows: Any = span_of(positions)
+            return tuple(tensor(a[positions if rows is None else rows]) for a in source.arrays)
         if hasattr(source, "columns_at") and whole:
             return collated_columns(source.columns_at(positions), positions)
         if hasattr(source, "__getitems__"):
@@ -290,6 +296,12 @@ def _refuse(others: Mapping[str, Any]) -> None:
         takes, reason = _REFUSED[name]
         if value != takes:
             raise AttributeValueError(f"DataLoader: {name} is {takes!r}", got=repr(value), hint=reason)
+
+
+def _in_parts(positions: Iterable[Any], size: int) -> Iterator[Array]:
+    given = iter(positions)
+    while len(part := _indices(islice(given, size))):
+        yield part
 
 
 def _indices(positions: Iterable[Any]) -> Array:

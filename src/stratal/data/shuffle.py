@@ -48,6 +48,15 @@ def positive(name: str, value: Any, what: str) -> int:
     return value
 
 
+def span_of(positions: Array) -> slice | None:
+    """Return positions that follow each other as a slice; None for others, and for none."""
+    if not len(positions) or positions[0] < 0 or positions[-1] - positions[0] != len(positions) - 1:
+        return None
+    if not (positions[1:] - positions[:-1] == 1).all():
+        return None
+    return slice(int(positions[0]), int(positions[-1]) + 1)
+
+
 def part_of(count: int, rank: int, ranks: int) -> slice:
     """Return which of `count` samples are those of a rank; the first ranks have one more.
 

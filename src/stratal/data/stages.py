@@ -15,6 +15,7 @@ from stratal.base.errors import ShapeError
 from stratal.data.bad_rows import BadRowError
 from stratal.data.collate import default_collate
 from stratal.data.lazy_records import Batch, Record
+from stratal.data.row_blocks import Part, RowBlocks
 from stratal.data.shuffle import permutation
 from stratal.data.streams import Element, Keys, Run
 from stratal.data.workers import in_order
@@ -26,10 +27,13 @@ def mapped(function: Callable[..., Any], seed: int | None) -> Stage:
     """`function(x)` of each element, or `function(x, rng)` with a generator of the element's own."""
 
     def stage(elements: Iterator[Element], run: Run) -> Iterator[Element]:
-        if seed is None:
-            yield from ((mark, value.then(function)) for mark, value in elements)
-            return
-        keys = Keys(seed, run.epoch)
+        if seed is not None:
+            return drawing(elements, Keys(seed, run.epoch))
+        if isinstance(elements, RowBlocks):
+            return elements.then(function)
+        return ((mark, value.then(function)) for mark, value in elements)
+
+    def drawing(elements: Iterator[Element], keys: Keys) -> Iterator[Element]:
         for mark, value in elements:
             yield mark, value.then(_Drawing(function, keys.of(mark)))
 
@@ -94,6 +98,16 @@ def shuffled(window: int, seed: int) -> Stage:
 
     def stage(elements: Iterator[Element], run: Run) -> Iterator[Element]:
         keys = Keys(seed, run.epoch)
+        if isinstance(elements, RowBlocks):
+            return elements.reordered(parts(elements, keys))
+        return one_by_one(elements, keys)
+
+    def parts(elements: RowBlocks, keys: Keys) -> Iterator[Part]:
+        while (held := elements.block(window)) is not None:
+            mark, rows = held
+            yield Part(mark, rows.positions[permutation(len(rows), keys.of(mark))])
+
+    def one_by_one(elements: Iterator[Element], keys: Keys) -> Iterator[Element]:
         while held := list(islice(elements, window)):
             mark = held[0][0]
             for k in permutation(len(held), keys.of(mark)).tolist():
@@ -107,11 +121,20 @@ def batched(size: int, drop_last: bool, collate: Callable[[list[Any]], Any]) -> 
     """Batches of elements that follow each other."""
 
     def stage(elements: Iterator[Element], run: Run) -> Iterator[Element]:
-        while held := list(islice(elements, size)):
-            if len(held) == size or not drop_last:
-                yield held[0][0], Batch([value for _, value in held], collate)
+        while (held := _block(elements, size)) is not None:
+            mark, rows = held
+            if len(rows) == size or not drop_last:
+                yield mark, Batch(rows, collate)
 
     return stage
+
+
+def _block(elements: Iterator[Element], size: int) -> tuple[Any, Sequence[Any]] | None:
+    """Return the mark of the first of the next `size` elements, and their values; None at the end."""
+    if isinstance(elements, RowBlocks):
+        return elements.block(size)
+    held = list(islice(elements, size))
+    return (held[0][0], [value for _, value in held]) if held else None
 
 
 def bucketed(

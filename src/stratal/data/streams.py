@@ -20,6 +20,7 @@ import numpy as np
 
 from stratal.base.errors import AttributeValueError, CallOrderError
 from stratal.data.lazy_records import Joined, Record
+from stratal.data.row_blocks import Part, RowBlocks
 from stratal.data.shuffle import permutation
 from stratal.data.workers import WorkerPool
 
@@ -92,12 +93,12 @@ class Positions:
         self.dataset, self.seed = dataset, seed
 
     def open(self, run: Run, mark: Mark) -> Iterator[Element]:
-        count = len(self.dataset)
-        order: Sequence[int] = range(count)
-        if self.seed is not None:
-            order = permutation(count, self.seed, run.epoch).tolist()
-        for position in range(mark or 0, count):
-            yield position, Record(self.dataset, order[position])
+        count, start = len(self.dataset), mark or 0
+        if self.seed is None:
+            order = np.arange(start, count)
+        else:
+            order = permutation(count, self.seed, run.epoch)[start:]
+        return RowBlocks(self.dataset, [Part(start, order, counted=True)])
 
     def count(self) -> int:
         return len(self.dataset)

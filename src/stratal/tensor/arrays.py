@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from stratal.base.dtypes import DType, as_dtype, as_element, int64, uint64
 from stratal.base.errors import DTypeError, ShapeError
 
 Array = np.ndarray[Any, Any]
+_NUMBERS: Final = {bool, int, float, complex}
 
 
 def to_array(data: Any, dtype: DType | None) -> Array:
@@ -18,7 +19,8 @@ def to_array(data: Any, dtype: DType | None) -> Array:
         data = data.item()
     if isinstance(data, (bool, int, float, complex)) and not isinstance(data, np.generic):
         return as_element("tensor", data, dtype or (uint64 if _beyond_int64(data) else as_dtype(type(data))))
-    if isinstance(data, (list, tuple)):
+    flat = isinstance(data, (list, tuple)) and set(map(type, data)) <= _NUMBERS
+    if isinstance(data, (list, tuple)) and not flat:
         data = _plain(data)
     try:
         array = np.asarray(data)
@@ -33,7 +35,7 @@ def to_array(data: Any, dtype: DType | None) -> Array:
             "tensor: the data must be numbers", got=f"{type(data).__name__} of dtype {array.dtype}"
         )
     if dtype is None:
-        dtype = _default_dtype(data, array)
+        dtype = _default_dtype(data, array, flat)
     if array.dtype == dtype.np:
         return array
     if numbers and array.size and (dtype.is_integer or array.dtype.kind in "cO"):
@@ -66,8 +68,9 @@ def _plain(data: Any) -> Any:
     ]
 
 
-def _default_dtype(data: Any, array: Array) -> DType:
-    if isinstance(data, (list, tuple)) and array.dtype.kind in "fc" and not _holds_arrays(data):
+def _default_dtype(data: Any, array: Array, flat: bool) -> DType:
+    """Return the dtype of data without one; `flat` lists hold Python's numbers and nothing else."""
+    if isinstance(data, (list, tuple)) and array.dtype.kind in "fc" and (flat or not _holds_arrays(data)):
         return as_dtype(float if array.dtype.kind == "f" else complex)
     if isinstance(data, (list, tuple)) and array.dtype.kind in "iO":
         return uint64 if array.dtype == object and array.min() >= 0 else int64

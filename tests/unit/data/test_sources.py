@@ -14,7 +14,13 @@ import numpy as np
 import pytest
 
 import stratal as st
-from stratal.base.errors import AttributeValueError, DTypeError, FormatError, MissingExtraError
+from stratal.base.errors import (
+    AttributeValueError,
+    DTypeError,
+    FormatError,
+    IndexOutOfRangeError,
+    MissingExtraError,
+)
 from stratal.data import (
     CSV,
     ArrowFile,
@@ -34,6 +40,7 @@ from stratal.data import (
     default_collate,
     memory_map,
 )
+from stratal.data.sources.columns import ColumnGroups
 
 pytestmark = [pytest.mark.quick, pytest.mark.row("F21")]
 COUNT = 23
@@ -508,3 +515,26 @@ def test_other_objects_are_no_frames() -> None:
                 kind("a", encoding=encoding)
     with pytest.raises(AttributeValueError, match="at least one path"):
         CSV([])
+
+
+@pytest.mark.parametrize("cache_bytes", [1 << 20, 40])
+def test_columns_of_any_positions_are_those_of_the_rows(cache_bytes: int) -> None:
+    """Rows that follow each other, within a group and across several, and scattered ones, again and again."""
+    numbers, texts = np.arange(20, dtype=np.float32), [f"t{k}" for k in range(20)]
+    sizes = [7, 0, 1, 12]
+    ends = np.cumsum(sizes).tolist()
+
+    def read(group: int) -> dict[str, Any]:
+        rows = slice(ends[group] - sizes[group], ends[group])
+        return {"x": numbers[rows].copy(), "t": texts[rows]}
+
+    source = ColumnGroups(read, sizes, ["x", "t"], cache_bytes)
+    for _ in range(2):
+        for asked in ([2, 3, 4], range(5, 19), [7], [19, 0, 7, 7, 6], [-1, -20], [], [18, 17], [0, 8]):
+            found = source.columns_at(asked)
+            assert list(found["x"]) == [float(k % 20) for k in asked]
+            assert list(found["t"]) == [texts[k] for k in asked]
+    with pytest.raises(ValueError, match="read-only"):
+        source.columns_at([2, 3])["x"][0] = 1
+    with pytest.raises(IndexOutOfRangeError, match="a row of 20"):
+        source.columns_at([0, 20])

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from stratal.base.errors import FormatError
 from stratal.data.sources.columns import CACHE_BYTES, Column, ColumnGroups
 from stratal.data.sources.opening import Paths, checked_columns, opening, paths_of, required
+
+_NUMBERS: Final = {  # Arrow's name of a type: NumPy's
+    **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "halffloat": "float16", "float": "float32", "double": "float64",
+}  # fmt: skip
 
 
 class Parquet(ColumnGroups):
@@ -107,13 +112,10 @@ def _column(column: Any) -> Column:
         column = column.combine_chunks()
     if hasattr(column, "dictionary_decode"):
         column = column.dictionary_decode()
-    if column.null_count == 0 and _plain(str(column.type)):
+    kind = str(column.type)
+    if column.null_count == 0 and kind in _NUMBERS:  # `to_numpy` imports pandas first, half a second
+        buffer, dtype = column.buffers()[1], np.dtype(_NUMBERS[kind])
+        return np.frombuffer(buffer, dtype, len(column), column.offset * dtype.itemsize)
+    if column.null_count == 0 and (kind == "bool" or kind.startswith(("date", "timestamp"))):
         return column.to_numpy(zero_copy_only=False)
     return [np.asarray(v) if isinstance(v, list) else v for v in column.to_pylist()]
-
-
-def _plain(kind: str) -> bool:
-    """Return whether the values of an Arrow type are NumPy's numbers, truth values or times."""
-    integers = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-    numbers = integers | {"bool", "halffloat", "float", "double"}
-    return kind in numbers or kind.startswith(("date", "timestamp"))

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from stratal.base.errors import FormatError, IndexOutOfRangeError
+from stratal.data.shuffle import span_of
 
 Array = np.ndarray[Any, Any]
 Column = Any  # an array, or a sequence of values that are none
@@ -32,6 +33,7 @@ class ColumnGroups:
         self._ends = np.cumsum(np.asarray(sizes, np.int64), dtype=np.int64)
         self._cache_bytes = cache_bytes
         self._groups: OrderedDict[int, tuple[int, Mapping[str, Column]]] = OrderedDict()
+        self._whole: Mapping[str, Column] | None = None  # all groups as one, which then replaces them
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -48,29 +50,48 @@ class ColumnGroups:
         columns = self.columns_at(positions)
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def columns_at(self, positions: Sequence[int]) -> dict[str, Column]:
-        """Return the columns of some rows, in their order. Raises: IndexOutOfRangeError."""
-        asked = np.asarray(positions, np.int64)
-        count = len(self)
-        if len(asked) and not (-count <= asked.min() and asked.max() < count):
-            raise IndexOutOfRangeError(f"a row of {count}", got=f"{asked.min()} to {asked.max()}")
-        asked = np.where(asked < 0, asked + count, asked)
+    def columns_at(self, positions: Sequence[int] | Array) -> dict[str, Column]:
+        """Return the columns of some rows, in their order; arrays are read-only where they are views.
+
+        Raises: IndexOutOfRangeError.
+        """
+        asked = checked_positions(positions, len(self))
+        if (span := span_of(asked)) is not None:
+            return self._span(span.start, span.stop)
+        if (whole := self._merged()) is not None:
+            return {name: _chosen(whole[name], asked) for name in self.names}
         groups = np.searchsorted(self._ends, asked, side="right")
         found = np.unique(groups)
         parts = [self._part(int(g), asked[groups == g]) for g in found]
         if len(parts) == 1:
             return parts[0]
         order = np.argsort(np.argsort(groups, kind="stable"), kind="stable")  # of rows within the parts
-        return {name: _joined([part[name] for part in parts], order) for name in self.names}
+        return {name: _chosen(_joined([part[name] for part in parts]), order) for name in self.names}
+
+    def _span(self, start: int, stop: int) -> dict[str, Column]:
+        """Return the columns of rows that follow each other: views, where they lie in one group."""
+        first, last = np.searchsorted(self._ends, (start, stop - 1), side="right").tolist()
+        parts = []
+        for group in range(first, last + 1):
+            columns, begin = self._group(group), self._begin(group)
+            inside = slice(max(start - begin, 0), stop - begin)
+            parts.append({name: columns[name][inside] for name in self.names})
+        return parts[0] if len(parts) == 1 else {n: _joined([part[n] for part in parts]) for n in self.names}
 
     def _part(self, group: int, rows: Array) -> dict[str, Column]:
         """Return the columns of some rows of a group."""
         columns = self._group(group)
-        inside = rows - (int(self._ends[group - 1]) if group else 0)
+        inside = rows - self._begin(group)
         return {name: _chosen(columns[name], inside) for name in self.names}
+
+    def _begin(self, group: int) -> int:
+        return int(self._ends[group - 1]) if group else 0
 
     def _group(self, group: int) -> Mapping[str, Column]:
         with self._lock:
+            if self._whole is not None:
+                inside = slice(self._begin(group), int(self._ends[group]))
+                return {name: column[inside] for name, column in self._whole.items()}
             if group in self._groups:
                 self._groups.move_to_end(group)
                 return self._groups[group][1]
@@ -78,10 +99,41 @@ class ColumnGroups:
             if wrong := [name for name in self.names if len(columns[name]) != self._sizes[group]]:
                 raise FormatError(f"{type(self).__name__}: a group has as many rows as the file says",
                                   got=f"{len(columns[wrong[0]])} of {self._sizes[group]}")  # fmt: skip
+            columns = {name: _fixed(columns[name]) for name in self.names}
             self._groups[group] = sum(map(_nbytes, columns.values())), columns
             while len(self._groups) > 1 and sum(n for n, _ in self._groups.values()) > self._cache_bytes:
                 self._groups.popitem(last=False)
             return columns
+
+    def _merged(self) -> Mapping[str, Column] | None:
+        """Return all rows as one group, where all are in memory: scattered rows are then one look-up."""
+        with self._lock:
+            if self._whole is None and self._groups and len(self._groups) == len(self._sizes):
+                parts = [dict(self._groups[k][1]) for k in range(len(self._sizes))]
+                self._groups.clear()
+                self._whole = {
+                    name: _fixed(_joined([part.pop(name) for part in parts])) for name in self.names
+                }
+            return self._whole
+
+
+def checked_positions(positions: Sequence[int] | Array, count: int) -> Array:
+    """Return positions from 0 on, int64. Raises: IndexOutOfRangeError."""
+    asked = np.asarray(positions, np.int64)
+    if not len(asked):
+        return asked
+    lowest, highest = asked.min(), asked.max()
+    if not (-count <= lowest and highest < count):
+        raise IndexOutOfRangeError(f"a row of {count}", got=f"{lowest} to {highest}")
+    return np.where(asked < 0, asked + count, asked) if lowest < 0 else asked
+
+
+def _fixed(column: Column) -> Column:
+    """Return a column whose views can be handed out: nobody writes to what stays in memory."""
+    if isinstance(column, np.ndarray):
+        column = column.view()
+        column.flags.writeable = False
+    return column
 
 
 def _nbytes(column: Column) -> int:
@@ -89,12 +141,13 @@ def _nbytes(column: Column) -> int:
 
 
 def _chosen(column: Column, rows: Array) -> Column:
-    return column[rows] if isinstance(column, np.ndarray) else [column[k] for k in rows.tolist()]
+    return column.take(rows, 0) if isinstance(column, np.ndarray) else [column[k] for k in rows.tolist()]
 
 
-def _joined(parts: Sequence[Column], order: Array) -> Column:
-    """Return parts of a column one after the other, in another order; arrays where all are of one dtype."""
+def _joined(parts: Sequence[Column]) -> Column:
+    """Return parts of a column one after the other; arrays where all are of one dtype."""
+    if len(parts) == 1:
+        return parts[0]
     if all(isinstance(p, np.ndarray) for p in parts) and len({p.dtype for p in parts}) == 1:
-        return np.concatenate(parts)[order]
-    values = [value for part in parts for value in part]
-    return [values[k] for k in order.tolist()]
+        return np.concatenate(parts)
+    return [value for part in parts for value in part]
