@@ -250,30 +250,6 @@ def test_csv_reads_quotes_breaks_delimiters_and_types(tmp_path: Path) -> None:
     assert len(CSV(path)) == 0 and list(CSV(path)) == []
 
 
-def test_csv_read_at_once_is_what_its_rows_are(tmp_path: Path) -> None:
-    path = tmp_path / "mixed.csv"
-    lines = ["1,a,0.5", '2,"b\nc",', '3,"d ""e""",1e3', "4,,nan", '5,"x,y",-1']
-    path.write_text("k,s,v\n" + "\n".join(lines))
-    source = CSV(path)
-    for positions in ([0, 4], [2, 0, 2], [1], [3, 1, 0], [], range(5)):
-        rows = source.__getitems__(positions)
-        found = source.columns_at(positions)
-        assert [repr(dict(zip(found, row, strict=True))) for row in zip(*found.values(), strict=True)] == [
-            repr(row) for row in rows
-        ]
-    path.write_text('k,s\n1,a"\n2,b\n3,c"\n4,d\n')
-    for positions in ([0, 1], [0, 1, 2, 3][: len(CSV(path))]):
-        try:
-            rows = CSV(path).__getitems__(positions)
-        except BadRowError:
-            with pytest.raises(BadRowError):
-                CSV(path).columns_at(positions)
-        else:
-            assert CSV(path).columns_at(positions)["s"] == [row["s"] for row in rows]
-    with pytest.raises(BadRowError, match="column 'k'"):
-        CSV(path.with_name("mixed.csv"), types={"k": float}, names=["k", "v"]).columns_at([0])
-
-
 @pytest.mark.parametrize(
     ("line", "column", "reason"),
     [

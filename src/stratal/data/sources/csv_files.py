@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from stratal.base.errors import FormatError
 from stratal.data.bad_rows import BadRowError
+from stratal.data.shuffle import span_of
+from stratal.data.sources.columns import CACHE_BYTES, Column, ColumnGroups, checked_positions
+from stratal.data.sources.csv_columns import Type, arrow_columns, cell_columns, number, whole
 from stratal.data.sources.lines import Rows, TextRecords
 from stratal.data.sources.opening import Paths, checked_columns, checked_encoding
 
-Type = Callable[[str], Any]
 _LOOKED_AT: Final = 1000  # rows that types are found in
+_GROUP: Final = 1 << 14  # rows that are parsed at once
+
+
+class _ByRowsError(Exception):
+    """A group has a row that cannot be parsed with the others."""
 
 
 class CSV(Rows):
@@ -23,6 +30,7 @@ class CSV(Rows):
     The first line of each file names the columns, unless `names` does. `types` are functions of a cell's
     text, such as int, float and str; a column that is not named there has the first of int, float and str
     that takes all cells of the first 1,000 rows. Empty cells of floats are NaN.
+    Batches of columns are parsed by groups of rows, which stay in memory up to `cache_bytes`.
     Raises: MissingSourceError, FormatError for no header or one that differs, BadRowError for a row with
     more or fewer cells, or a cell that its type does not take.
     """
@@ -30,6 +38,7 @@ class CSV(Rows):
     def __init__(
         self, paths: Paths, columns: Sequence[str] | None = None, *, names: Sequence[str] | None = None,
         types: Mapping[str, Type] | None = None, delimiter: str = ",", encoding: str = "utf-8",
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:  # fmt: skip
         self._delimiter, self._encoding = delimiter, checked_encoding("CSV", encoding)
         self.records = TextRecords("CSV", paths, quotes=True, skip=0 if names is not None else 1)
@@ -38,6 +47,11 @@ class CSV(Rows):
         self.types: dict[str, Type] = dict(types or {})
         checked_columns(self.records.paths[0], list(self.types), self._names)
         self.types |= self._found_types([c for c in self.columns if c not in self.types])
+        self._types_of_columns = {name: self.types[name] for name in self.columns}
+        self._encoding_is_utf8 = codecs.lookup(encoding).name in ("utf-8", "ascii")
+        row_bytes = sum(4 if kind in (float, number) else 64 for kind in self._types_of_columns.values())
+        self._fits = row_bytes * len(self) <= cache_bytes
+        self._groups = self._grouped(cache_bytes)
 
     def _header(self) -> list[str]:
         """Return the names of columns. Raises: FormatError where there are none, or files differ."""
@@ -60,7 +74,7 @@ class CSV(Rows):
     def _found_types(self, columns: Sequence[str]) -> dict[str, Type]:
         """Return int, float or str for columns, by their first rows; rows that are bad do not count."""
         left = dict.fromkeys(columns, 0)
-        kinds: list[Type] = [_whole, _number, str]
+        kinds: list[Type] = [whole, number, str]
         for record in self.records.at(range(min(_LOOKED_AT, len(self.records)) if columns else 0)):
             try:
                 cells = self._row_cells(*record)
@@ -87,33 +101,72 @@ class CSV(Rows):
             raise BadRowError(path, number, None, f"{len(cells)} cells, {len(self._names)} columns")
         return dict(zip(self._names, cells, strict=True))
 
-    def columns_at(self, positions: Sequence[int]) -> dict[str, list[Any]]:
-        """Return the columns of some rows, parsed at once where that is safe. Raises: BadRowError."""
-        records = self.records.at(positions)
-        table = self._table([data for _, _, data in records])
-        if table is not None:
-            columns = dict(zip(self._names, zip(*table, strict=True), strict=True))
+    def columns_at(self, positions: Sequence[int]) -> dict[str, Column]:
+        """Return the columns of some rows, as batches have them. Raises: BadRowError.
+
+        Text is parsed in groups of rows that stay in memory. Scattered rows of a file that does not fit there
+        are parsed one batch at a time.
+        """
+        asked = checked_positions(positions, len(self))
+        if self._fits or (len(asked) > 1 and span_of(asked) is not None):
             try:
-                return {name: list(map(self.types[name], columns[name])) for name in self.columns}
-            except (ValueError, TypeError):
-                pass  # the row says which cell
+                return self._groups.columns_at(asked)
+            except _ByRowsError:
+                pass
+        records = self.records.at(asked)
+        found = self._columns([data for _, _, data in records])
+        if found is not None:
+            return found
         rows = [self.row(*record) for record in records]
         return {name: [row[name] for row in rows] for name in self.columns}
 
-    def _table(self, records: Sequence[bytes]) -> list[list[str]] | None:
-        """Return the cells of records; None where they must be parsed one by one.
+    def _grouped(self, cache_bytes: int) -> ColumnGroups:
+        """Return the rows in groups of one file each, which are parsed at once."""
+        spans = [
+            (file, start, min(start + _GROUP, stop))
+            for file, stop in enumerate(self.records.sizes)
+            for start in range(0, stop, _GROUP)
+        ]
+        by_rows: set[int] = set()
+
+        def read(group: int) -> Mapping[str, Column]:
+            if group not in by_rows:
+                if (found := self._span(*spans[group])) is not None:
+                    return found
+                by_rows.add(group)
+            raise _ByRowsError
+
+        return ColumnGroups(read, [stop - start for _, start, stop in spans], self.columns, cache_bytes)
+
+    def _span(self, file: int, start: int, stop: int) -> dict[str, Column] | None:
+        """Return the columns of rows of a file that follow each other; None where they are read by rows."""
+        text = self.records.text(file, start, stop)
+        if b'"' in text:
+            return self._columns(self.records.between(file, start, stop))
+        if b"\r" in text and b"\r" in (text := text.replace(b"\r\n", b"\n")):
+            return None
+        if self._encoding_is_utf8:
+            found = arrow_columns(text, stop - start, self._names, self._types_of_columns, self._delimiter)
+            if found is not None:
+                return found
+        return self._parsed(text, stop - start)
+
+    def _columns(self, records: Sequence[bytes]) -> dict[str, Column] | None:
+        """Return the columns of records; None where they must be parsed one by one.
 
         Records without line breaks can only be joined by a stray quote, which shows in their number.
         """
         text = b"\n".join(records)
         if text.count(b"\n") != len(records) - 1 or b"\r" in text:
             return None
+        return self._parsed(text, len(records))
+
+    def _parsed(self, text: bytes, count: int) -> dict[str, Column] | None:
         try:
-            lines = io.StringIO(text.decode(self._encoding), newline="")
-            table = list(csv.reader(lines, delimiter=self._delimiter, strict=True))
-        except (csv.Error, UnicodeDecodeError):
+            decoded = text.decode(self._encoding)
+        except UnicodeDecodeError:
             return None
-        return table if len(table) == len(records) and set(map(len, table)) == {len(self._names)} else None
+        return cell_columns(decoded, count, self._names, self._types_of_columns, self._delimiter)
 
     def row(self, path: str, number: int, record: bytes) -> dict[str, Any]:
         """Return the row of a record. Raises: BadRowError."""
@@ -125,22 +178,6 @@ class CSV(Rows):
             except (ValueError, TypeError) as error:
                 raise BadRowError(path, number, name, str(error) or repr(cells[name])) from None
         return made
-
-
-def _number(cell: str) -> float:
-    """Return a cell as a float; NaN where it is empty."""
-    if not cell.strip():
-        return math.nan
-    if "_" in cell:
-        raise ValueError(f"{cell!r} is no number")
-    return float(cell)
-
-
-def _whole(cell: str) -> int:
-    """Return a cell as an integer. Raises: ValueError, for `1_000`, too, which is Python's alone."""
-    if "_" in cell:
-        raise ValueError(f"{cell!r} is no integer")
-    return int(cell)
 
 
 def _takes(kind: Type, cell: str) -> bool:

@@ -57,6 +57,21 @@ class TextRecords:
             for file, row, (start, stop) in zip(files.tolist(), rows.tolist(), spans.tolist(), strict=True)
         ]
 
+    @property
+    def sizes(self) -> list[int]:
+        """How many records each file has."""
+        return [len(spans) for spans in self._spans]
+
+    def text(self, file: int, start: int, stop: int) -> bytes:
+        """Return some of a file's records that follow each other as they lie there, with empty lines."""
+        spans = self._spans[file]
+        return self._maps[file][int(spans[start, 0]) : int(spans[stop - 1, 1])]
+
+    def between(self, file: int, start: int, stop: int) -> list[bytes]:
+        """Return the bytes of records of a file that follow each other."""
+        data = self._maps[file]
+        return [data[a:b] for a, b in self._spans[file][start:stop].tolist()]
+
 
 class Rows:
     """A data set of rows by position, made of the records of text files."""

@@ -1,0 +1,164 @@
+"""Columns of CSV text at once, where that gives what its cells give one by one.
+
+    text without quotes     Arrow, where it is installed: numbers by column, in threads
+    other text              Python's csv module, then numbers by column
+
+Both return None for text they may read in another way than cell by cell, or that has a cell its type does not
+take: rows are then read one by one, and the error names the cell. Floats become float32, as Python's do in
+batches, integers int64; columns of other types are lists.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import importlib
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from stratal.data.sources.columns import Column
+
+Type = Callable[[str], Any]
+
+
+def number(cell: str) -> float:
+    """Return a cell as a float; NaN where it is empty."""
+    if not cell.strip():
+        return math.nan
+    if "_" in cell:
+        raise ValueError(f"{cell!r} is no number")
+    return float(cell)
+
+
+def whole(cell: str) -> int:
+    """Return a cell as an integer. Raises: ValueError, for `1_000`, too, which is Python's alone."""
+    if "_" in cell:
+        raise ValueError(f"{cell!r} is no integer")
+    return int(cell)
+
+
+_FLOATS: Final = (float, number)
+_INTEGERS: Final = (int, whole)
+
+
+def arrow_columns(
+    text: bytes, count: int, names: Sequence[str], types: Mapping[str, Type], delimiter: str
+) -> dict[str, Column] | None:
+    """Return the columns in `types` of `count` records in UTF-8, of which empty lines are none; or None.
+
+    Arrow takes for numbers what Python does not: 0x1F, nan(1). It leaves out a mark of UTF-8 at the start,
+    and does not look at columns that are left out.
+    """
+    if any(mark in text for mark in b'"(\0') or text.startswith(codecs.BOM_UTF8) or not _is_utf8(text):
+        return None
+    try:
+        arrow, arrow_csv = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.csv")
+    except ImportError:
+        return None
+    kinds = {name: _arrow_type(arrow, kind, b"x" in text or b"X" in text) for name, kind in types.items()}
+    try:
+        table = arrow_csv.read_csv(
+            arrow.BufferReader(text),
+            arrow_csv.ReadOptions(column_names=names, block_size=len(text) + 1),
+            arrow_csv.ParseOptions(delimiter=delimiter, quote_char=False),
+            arrow_csv.ConvertOptions(
+                include_columns=list(types), column_types=kinds, null_values=[""], strings_can_be_null=False
+            ),
+        )
+        if table.num_rows != count:
+            return None
+        found = {n: _from_arrow(arrow, table.column(n).combine_chunks(), kind) for n, kind in types.items()}
+    except (arrow.ArrowException, KeyError, ValueError, TypeError):
+        return None
+    return None if any(column is None for column in found.values()) else found
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _arrow_type(arrow: Any, kind: Type, hexadecimal: bool) -> Any:
+    if kind in _FLOATS:
+        return arrow.float64()
+    return arrow.int64() if kind in _INTEGERS and not hexadecimal else arrow.string()
+
+
+def _from_arrow(arrow: Any, column: Any, kind: Type) -> Column | None:
+    """Return a column of Arrow's as that of a type; None where it has a cell that the type does not take."""
+    if kind in _FLOATS:
+        if column.null_count and kind is float:
+            return None
+        found = column.fill_null(math.nan) if column.null_count else column
+        with np.errstate(over="ignore"):
+            return _buffer(found, np.float64).astype(np.float32)
+    if kind in _INTEGERS:
+        if column.type != arrow.int64():
+            if any("x" in cell or "X" in cell for cell in column.to_pylist()):
+                return None
+            column = column.cast(arrow.int64())
+        return None if column.null_count else _buffer(column, np.int64)
+    return column.to_pylist() if kind is str else list(map(kind, column.to_pylist()))
+
+
+def _buffer(column: Any, dtype: Any) -> np.ndarray[Any, Any]:
+    """Return the numbers of an Arrow array of 8 bytes each."""
+    return np.frombuffer(column.buffers()[1], dtype, len(column), 8 * column.offset)
+
+
+def cell_columns(
+    text: str, count: int, names: Sequence[str], types: Mapping[str, Type], delimiter: str
+) -> dict[str, Column] | None:
+    """Return the columns in `types` of `count` records, none of which has a line break within; or None."""
+    cells = _split(text, count, len(names), delimiter)
+    if cells is None:
+        return None
+    columns = dict(zip(names, cells, strict=True))
+    try:
+        return {n: _from_cells(columns[n], kind, "_" in text) for n, kind in types.items()}
+    except (ValueError, TypeError):
+        return None
+
+
+def _split(text: str, count: int, width: int, delimiter: str) -> Sequence[Sequence[str]] | None:
+    """Return the cells of records by column; None where there are no records of `width` cells each."""
+    if '"' not in text and text.isascii():
+        marks = np.frombuffer(text.encode(), np.uint8)
+        ends = marks[(marks == ord("\n")) | (marks == ord(delimiter))]
+        if len(ends) == count * width - 1 and (ends[width - 1 :: width] == ord("\n")).all() and (
+            np.count_nonzero(ends == ord("\n")) == count - 1
+        ):  # each line has its cells
+            cells = text.replace("\n", delimiter).split(delimiter)
+            return [cells[k::width] for k in range(width)]
+    try:
+        table = [row for row in csv.reader(io.StringIO(text, ""), delimiter=delimiter, strict=True) if row]
+    except csv.Error:
+        return None
+    if not table or len(table) != count or set(map(len, table)) - {width}:
+        return None
+    return list(zip(*table, strict=True))
+
+
+def _from_cells(cells: Sequence[str], kind: Type, underscores: bool) -> Column:
+    """Return a column of cells. Raises: ValueError, TypeError for one that the type does not take."""
+    if kind in _FLOATS:
+        try:
+            numbers = list(map(kind if underscores else float, cells))
+        except ValueError:
+            numbers = list(map(kind, cells))  # some are empty
+        with np.errstate(over="ignore"):
+            return np.array(numbers).astype(np.float32)
+    made = list(map(int if kind is whole and not underscores else kind, cells))
+    if kind not in _INTEGERS:
+        return made
+    try:
+        return np.array(made, np.int64)
+    except OverflowError:
+        return made
