@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from stratal.base import tree
+from stratal.base.dtypes import as_dtype, float32
 from stratal.base.errors import DTypeError, ShapeError
 from stratal.base.tree import TreeError
 from stratal.tensor.calls.moves import stack
@@ -15,6 +16,7 @@ from stratal.tensor.tensor import Tensor, tensor
 
 Path = tuple[tree.Key, ...]
 Names = Sequence[int] | np.ndarray[Any, Any]
+_PLAIN: Final = {bool, int, float, complex}
 _NUMBER: Final = int | float | complex
 
 
@@ -175,7 +177,11 @@ def _stacked(rows: Sequence[Any], names: Names, path: Path) -> Tensor:
     """Return one tensor of the rows of a field."""
     first = rows[0]
     if isinstance(first, _NUMBER) and not isinstance(first, np.generic):
-        if all(isinstance(row, _NUMBER) for row in rows):
+        kinds = set(map(type, rows))
+        if kinds == {float} and as_dtype(float) is float32:
+            with np.errstate(over="ignore"):
+                return tensor(np.array(rows, float32.np))
+        if kinds <= _PLAIN or all(isinstance(row, _NUMBER) for row in rows):
             return tensor(list(rows))
     elif isinstance(first, np.generic) and all(type(row) is type(first) for row in rows):
         return tensor(np.array(rows, first.dtype))

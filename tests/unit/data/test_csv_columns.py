@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import stratal as st
 from stratal.base.errors import DTypeError
 from stratal.data import CSV, BadRowError, DataLoader, Pipeline, default_collate
 from stratal.data.collate import collated_columns
@@ -106,3 +107,16 @@ def test_a_bad_row_does_not_spoil_the_rows_parsed_with_it(tmp_path: Path) -> Non
     assert batch_of(source.columns_at([4, 6]))["v"] == "stratal.float32[4.0, 6.0]"
     with pytest.raises(BadRowError, match="row 5, column 'v'"):
         source.columns_at(range(20))
+
+
+def test_floats_have_the_dtype_of_pythons(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("v\n0.1\n0.2\n")
+    source = CSV(path)
+    for dtype in ("float32", "float64", "float16"):
+        st.set_default_dtype(dtype)
+        try:
+            ((batch,), (expected,)) = list(DataLoader(source, 2)), list(DataLoader(list(source), 2))
+        finally:
+            st.set_default_dtype("float32")
+        assert batch["v"].dtype.name == dtype and batch["v"].tolist() == expected["v"].tolist()

@@ -514,3 +514,27 @@ def test_columns_of_any_positions_are_those_of_the_rows(cache_bytes: int) -> Non
         source.columns_at([2, 3])["x"][0] = 1
     with pytest.raises(IndexOutOfRangeError, match="a row of 20"):
         source.columns_at([0, 20])
+
+
+@pytest.mark.parametrize("columns", [None, ["name", "x"], ["x", "id"]])
+def test_a_table_by_columns_is_what_its_rows_are(columns: list[str] | None, tmp_path: Path) -> None:
+    """In spans, which one condition selects, and scattered; also where rows were added or are gone."""
+    connect = database(tmp_path)
+    with connect() as connection:
+        connection.execute("UPDATE readings SET id = -3 * id - 1")
+        connection.execute("UPDATE readings SET id = -id - 1")
+    table = SQLTable(connect, "readings", "id", columns)
+    for _ in range(2):
+        for asked in (range(COUNT), [4, 5, 6], [6, 5, 5, -1], [], [3]):
+            rows = table.__getitems__(asked)
+            found = table.columns_at(asked)
+            names = columns or ["id", "x", "name"]
+            assert list(found) == names
+            assert [list(column) for column in found.values()] == [[row[n] for row in rows] for n in names]
+        with connect() as connection:
+            connection.execute("INSERT OR IGNORE INTO readings VALUES (13, 1.0, 'new')")
+    with connect() as connection:
+        connection.execute("DELETE FROM readings WHERE id = 15")
+    assert len(table.columns_at(range(5))["x"]) == 5
+    with pytest.raises(BadRowError, match="row 5, column 'id'"):
+        table.columns_at(range(COUNT))

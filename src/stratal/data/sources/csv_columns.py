@@ -4,8 +4,8 @@
     other text              Python's csv module, then numbers by column
 
 Both return None for text they may read in another way than cell by cell, or that has a cell its type does not
-take: rows are then read one by one, and the error names the cell. Floats become float32, as Python's do in
-batches, integers int64; columns of other types are lists.
+take: rows are then read one by one, and the error names the cell. Floats become what Python's do in
+batches (float32), integers int64; columns of other types are lists.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from stratal.base.dtypes import as_dtype
 from stratal.data.sources.columns import Column
 
 Type = Callable[[str], Any]
@@ -98,7 +99,7 @@ def _from_arrow(arrow: Any, column: Any, kind: Type) -> Column | None:
             return None
         found = column.fill_null(math.nan) if column.null_count else column
         with np.errstate(over="ignore"):
-            return _buffer(found, np.float64).astype(np.float32)
+            return _buffer(found, np.float64).astype(as_dtype(float).np)
     if kind in _INTEGERS:
         if column.type != arrow.int64():
             if any("x" in cell or "X" in cell for cell in column.to_pylist()):
@@ -154,7 +155,7 @@ def _from_cells(cells: Sequence[str], kind: Type, underscores: bool) -> Column:
         except ValueError:
             numbers = list(map(kind, cells))  # some are empty
         with np.errstate(over="ignore"):
-            return np.array(numbers).astype(np.float32)
+            return np.array(numbers).astype(as_dtype(float).np)
     made = list(map(int if kind is whole and not underscores else kind, cells))
     if kind not in _INTEGERS:
         return made

@@ -8,6 +8,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from stratal.base.dtypes import as_dtype
 from stratal.base.errors import FormatError
 from stratal.data.bad_rows import BadRowError
 from stratal.data.shuffle import span_of
@@ -51,7 +52,8 @@ class CSV(Rows):
         self._encoding_is_utf8 = codecs.lookup(encoding).name in ("utf-8", "ascii")
         row_bytes = sum(4 if kind in (float, number) else 64 for kind in self._types_of_columns.values())
         self._fits = row_bytes * len(self) <= cache_bytes
-        self._groups = self._grouped(cache_bytes)
+        self._cache_bytes = cache_bytes
+        self._groups, self._float = self._grouped(), as_dtype(float)
 
     def _header(self) -> list[str]:
         """Return the names of columns. Raises: FormatError where there are none, or files differ."""
@@ -108,6 +110,8 @@ class CSV(Rows):
         are parsed one batch at a time.
         """
         asked = checked_positions(positions, len(self))
+        if self._float is not (now := as_dtype(float)):  # of columns that are in memory
+            self._groups, self._float = self._grouped(), now
         if self._fits or (len(asked) > 1 and span_of(asked) is not None):
             try:
                 return self._groups.columns_at(asked)
@@ -120,7 +124,7 @@ class CSV(Rows):
         rows = [self.row(*record) for record in records]
         return {name: [row[name] for row in rows] for name in self.columns}
 
-    def _grouped(self, cache_bytes: int) -> ColumnGroups:
+    def _grouped(self) -> ColumnGroups:
         """Return the rows in groups of one file each, which are parsed at once."""
         spans = [
             (file, start, min(start + _GROUP, stop))
@@ -136,7 +140,7 @@ class CSV(Rows):
                 by_rows.add(group)
             raise _ByRowsError
 
-        return ColumnGroups(read, [stop - start for _, start, stop in spans], self.columns, cache_bytes)
+        return ColumnGroups(read, [stop - start for _, start, stop in spans], self.columns, self._cache_bytes)
 
     def _span(self, file: int, start: int, stop: int) -> dict[str, Column] | None:
         """Return the columns of rows of a file that follow each other; None where they are read by rows."""

@@ -8,8 +8,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from stratal.base.errors import AttributeValueError, IndexOutOfRangeError
+from stratal.base.errors import AttributeValueError
 from stratal.data.bad_rows import BadRowError
+from stratal.data.shuffle import span_of
+from stratal.data.sources.columns import checked_positions
 
 Connect = Callable[[], Any]
 _NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)?")
@@ -40,11 +42,16 @@ class SQLTable:
         if self._paramstyle not in _MARKS:
             raise AttributeValueError("SQLTable: paramstyle is one of DBAPI's", got=repr(self._paramstyle))
         rows = _fetched(self._connection(), f"SELECT {key} FROM {table} ORDER BY {key}", ())[1]
-        self._keys = [row[0] for row in rows]
+        self._keys = [key for (key,) in rows]
         self._check_keys()
+        wanted = f"{table}.*" if self.columns is None else ", ".join(self.columns)
+        names = _fetched(self._connection(), f"SELECT {wanted} FROM {table} WHERE 1 = 0", ())[0]
+        self._names = names if self.columns is None else self.columns
+        self._key_at = self._names.index(key) if key in self._names else len(self._names)
+        self._wanted = wanted if key in self._names else f"{wanted}, {key}"
 
     def _check_keys(self) -> None:
-        missing = sum(k is None for k in self._keys)
+        missing = self._keys.count(None)
         if missing or len(set(self._keys)) < len(self._keys):
             raise AttributeValueError(
                 f"SQLTable: {self.key} tells rows apart",
@@ -64,27 +71,38 @@ class SQLTable:
 
     def __getitems__(self, positions: Sequence[int]) -> list[dict[str, Any]]:
         """Return several rows. Raises: BadRowError for one that is no longer there."""
-        count = len(self)
-        if wrong := [k for k in positions if not -count <= k < count]:
-            raise IndexOutOfRangeError(f"a row of {count}", got=str(wrong[0]))
-        keys = [self._keys[k] for k in positions]
-        found: dict[Any, dict[str, Any]] = {}
+        return [dict(zip(self._names, row, strict=False)) for row in self._rows(positions)]
+
+    def columns_at(self, positions: Sequence[int]) -> dict[str, Sequence[Any]]:
+        """Return the columns of some rows. Raises: BadRowError for one that is no longer there."""
+        columns = zip(*rows, strict=True) if (rows := self._rows(positions)) else [()] * len(self._names)
+        return dict(zip(self._names, columns, strict=False))
+
+    def _rows(self, positions: Sequence[int]) -> list[Sequence[Any]]:
+        """Return rows, with their key at the end where it is no column. Raises: BadRowError."""
+        asked, at = checked_positions(positions, len(self)), self._key_at
+        if (span := span_of(asked)) is not None and len(asked) > 1:
+            keys = self._keys[span]
+            rows = self._selected("BETWEEN {} AND {}", (keys[0], keys[-1]))
+            if [row[at] for row in rows] == keys:
+                return rows
+        keys = [self._keys[k] for k in asked.tolist()]
+        found: dict[Any, Sequence[Any]] = {}
         for start in range(0, len(keys), _AT_ONCE):
-            found |= self._rows(keys[start : start + _AT_ONCE])
-        for position, key in zip(positions, keys, strict=True):
+            some = keys[start : start + _AT_ONCE]
+            found |= {row[at]: row for row in self._selected(f"IN ({', '.join(['{}'] * len(some))})", some)}
+        for position, key in zip(asked.tolist(), keys, strict=True):
             if key not in found:
-                raise BadRowError(self.table, position % count, self.key, f"no row has {key!r} any more")
+                raise BadRowError(self.table, position, self.key, f"no row has {key!r} any more")
         return [found[key] for key in keys]
 
-    def _rows(self, keys: Sequence[Any]) -> dict[Any, dict[str, Any]]:
-        """Return rows by their keys."""
-        marks = ", ".join(_MARKS[self._paramstyle].format(k) for k in range(1, len(keys) + 1))
-        wanted = f"{self.table}.*" if self.columns is None else ", ".join(self.columns)
-        query = f"SELECT {self.key}, {wanted} FROM {self.table} WHERE {self.key} IN ({marks})"
+    def _selected(self, condition: str, keys: Sequence[Any]) -> list[Sequence[Any]]:
+        """Return the rows whose key meets a condition, in the order of keys."""
+        marked = condition.format(*(_MARKS[self._paramstyle].format(k) for k in range(1, len(keys) + 1)))
+        query = f"SELECT {self._wanted} FROM {self.table} WHERE {self.key} {marked} ORDER BY {self.key}"
         named = {f"p{k}": key for k, key in enumerate(keys, 1)}
         parameters = named if self._paramstyle == "named" else list(keys)
-        names, rows = _fetched(self._connection(), query, parameters)
-        return {row[0]: dict(zip(names[1:], row[1:], strict=True)) for row in rows}
+        return _fetched(self._connection(), query, parameters)[1]
 
     def _connection(self) -> Any:
         """Return the connection of this thread."""
