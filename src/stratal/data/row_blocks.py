@@ -35,7 +35,7 @@ class RowBlocks(Iterator[tuple[Mark, Record]]):
         self.source, self.functions = source, functions
         self._parts = iter(parts)
         self._part = Part(None, np.empty(0, np.int64))  # what is left of the part under way
-        self._elements = self._one_by_one()
+        self._singles: Iterator[tuple[Mark, int]] = iter(())  # of a part that is read one by one
 
     def then(self, function: Function) -> RowBlocks:
         """Return the stream with one function more."""
@@ -46,13 +46,10 @@ class RowBlocks(Iterator[tuple[Mark, Record]]):
         return RowBlocks(self.source, parts, self.functions)
 
     def __next__(self) -> tuple[Mark, Record]:
-        return next(self._elements)
-
-    def _one_by_one(self) -> Iterator[tuple[Mark, Record]]:
-        for mark, positions, counted in self._parts:
-            for k, position in enumerate(positions.tolist()):
-                at = mark + k if counted else None if k else mark
-                yield at, Record(self.source, position, self.functions)
+        while True:
+            for mark, position in self._singles:
+                return mark, Record(self.source, position, self.functions)
+            self._singles = _marked(next(self._parts))
 
     def block(self, size: int) -> tuple[Mark, RowBlock] | None:
         """Return the mark of the next row, and `size` rows, or those that are left; None where none is."""
@@ -75,3 +72,9 @@ class RowBlocks(Iterator[tuple[Mark, Record]]):
             return None
         rows = found[0] if len(found) == 1 else np.concatenate(found)
         return mark, RowBlock(self.source, rows, self.functions)
+
+
+def _marked(part: Part) -> Iterator[tuple[Mark, int]]:
+    """Yield each position of a part with its mark."""
+    for k, position in enumerate(part.positions.tolist()):
+        yield part.mark + k if part.counted else None if k else part.mark, position

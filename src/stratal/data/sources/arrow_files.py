@@ -109,7 +109,7 @@ def columns_of(table: Any, names: Sequence[str]) -> dict[str, Column]:
 
 def _column(column: Any) -> Column:
     if hasattr(column, "num_chunks"):
-        column = column.combine_chunks()
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # which copies
     if hasattr(column, "dictionary_decode"):
         column = column.dictionary_decode()
     kind = str(column.type)

@@ -6,7 +6,7 @@ import codecs
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from stratal.base.dtypes import as_dtype
 from stratal.base.errors import FormatError
@@ -48,9 +48,9 @@ class CSV(Rows):
         self.types: dict[str, Type] = dict(types or {})
         checked_columns(self.records.paths[0], list(self.types), self._names)
         self.types |= self._found_types([c for c in self.columns if c not in self.types])
-        self._types_of_columns = {name: self.types[name] for name in self.columns}
-        self._encoding_is_utf8 = codecs.lookup(encoding).name in ("utf-8", "ascii")
-        row_bytes = sum(4 if kind in (float, number) else 64 for kind in self._types_of_columns.values())
+        chosen = {name: self.types[name] for name in self.columns}
+        self._parser = _Parser(self.records, self._names, chosen, delimiter, encoding)
+        row_bytes = sum(4 if kind in (float, number) else 64 for kind in chosen.values())
         self._fits = row_bytes * len(self) <= cache_bytes
         self._cache_bytes = cache_bytes
         self._groups, self._float = self._grouped(), as_dtype(float)
@@ -118,7 +118,7 @@ class CSV(Rows):
             except _ByRowsError:
                 pass
         records = self.records.at(asked)
-        found = self._columns([data for _, _, data in records])
+        found = self._parser.columns([data for _, _, data in records])
         if found is not None:
             return found
         rows = [self.row(*record) for record in records]
@@ -127,50 +127,20 @@ class CSV(Rows):
     def _grouped(self) -> ColumnGroups:
         """Return the rows in groups of one file each, which are parsed at once."""
         spans = [
-            (file, start, min(start + _GROUP, stop))
-            for file, stop in enumerate(self.records.sizes)
-            for start in range(0, stop, _GROUP)
+            (file, start, min(start + _GROUP, count))
+            for file, count in enumerate(self.records.sizes)
+            for start in range(0, count, _GROUP)
         ]
-        by_rows: set[int] = set()
+        parser, by_rows = self._parser, set[int]()  # nothing here refers to `self`: no cycle
 
         def read(group: int) -> Mapping[str, Column]:
             if group not in by_rows:
-                if (found := self._span(*spans[group])) is not None:
+                if (found := parser.span(*spans[group])) is not None:
                     return found
                 by_rows.add(group)
             raise _ByRowsError
 
         return ColumnGroups(read, [stop - start for _, start, stop in spans], self.columns, self._cache_bytes)
-
-    def _span(self, file: int, start: int, stop: int) -> dict[str, Column] | None:
-        """Return the columns of rows of a file that follow each other; None where they are read by rows."""
-        text = self.records.text(file, start, stop)
-        if b'"' in text:
-            return self._columns(self.records.between(file, start, stop))
-        if b"\r" in text and b"\r" in (text := text.replace(b"\r\n", b"\n")):
-            return None
-        if self._encoding_is_utf8:
-            found = arrow_columns(text, stop - start, self._names, self._types_of_columns, self._delimiter)
-            if found is not None:
-                return found
-        return self._parsed(text, stop - start)
-
-    def _columns(self, records: Sequence[bytes]) -> dict[str, Column] | None:
-        """Return the columns of records; None where they must be parsed one by one.
-
-        Records without line breaks can only be joined by a stray quote, which shows in their number.
-        """
-        text = b"\n".join(records)
-        if text.count(b"\n") != len(records) - 1 or b"\r" in text:
-            return None
-        return self._parsed(text, len(records))
-
-    def _parsed(self, text: bytes, count: int) -> dict[str, Column] | None:
-        try:
-            decoded = text.decode(self._encoding)
-        except UnicodeDecodeError:
-            return None
-        return cell_columns(decoded, count, self._names, self._types_of_columns, self._delimiter)
 
     def row(self, path: str, number: int, record: bytes) -> dict[str, Any]:
         """Return the row of a record. Raises: BadRowError."""
@@ -182,6 +152,46 @@ class CSV(Rows):
             except (ValueError, TypeError) as error:
                 raise BadRowError(path, number, name, str(error) or repr(cells[name])) from None
         return made
+
+
+class _Parser(NamedTuple):
+    """Parses records at once, into the columns that have types; None where they are read one by one."""
+
+    records: TextRecords
+    names: list[str]
+    types: dict[str, Type]
+    delimiter: str
+    encoding: str
+
+    def span(self, file: int, start: int, stop: int) -> dict[str, Column] | None:
+        """Return the columns of rows of a file that follow each other."""
+        text = self.records.text(file, start, stop)
+        if b'"' in text:
+            return self.columns(self.records.between(file, start, stop))
+        if b"\r" in text and b"\r" in (text := text.replace(b"\r\n", b"\n")):
+            return None
+        if codecs.lookup(self.encoding).name in ("utf-8", "ascii"):
+            found = arrow_columns(text, stop - start, self.names, self.types, self.delimiter)
+            if found is not None:
+                return found
+        return self._parsed(text, stop - start)
+
+    def columns(self, records: Sequence[bytes]) -> dict[str, Column] | None:
+        """Return the columns of records.
+
+        Records without line breaks can only be joined by a stray quote, which shows in their number.
+        """
+        text = b"\n".join(records)
+        if text.count(b"\n") != len(records) - 1 or b"\r" in text:
+            return None
+        return self._parsed(text, len(records))
+
+    def _parsed(self, text: bytes, count: int) -> dict[str, Column] | None:
+        try:
+            decoded = text.decode(self.encoding)
+        except UnicodeDecodeError:
+            return None
+        return cell_columns(decoded, count, self.names, self.types, self.delimiter)
 
 
 def _takes(kind: Type, cell: str) -> bool:
