@@ -12,6 +12,7 @@ examples:
     python -m benchmarks everyday                        calls, data, steps and texts that nobody compiled
     python -m benchmarks parallel --part training        several ranks beside one, PyTorch's and MPI's
     python -m benchmarks memory --only gpt               training within budgets, beside PyTorch
+    python -m benchmarks product --json rows.json        fit beside loops and fits, files into batches
     python -m benchmarks serve --json rows.json          the server under load, beside greedy batchers
     python -m benchmarks surface                         every public function beside NumPy and PyTorch
     python -m benchmarks names linalg.                   public names: what a call is made of, and its test
@@ -43,12 +44,13 @@ from benchmarks import (
     everyday,
     memory,
     parallel,
+    product,
     serve,
     show,
 )
 from benchmarks.cases import draw_cases
 from benchmarks.compare import OWN, measure, table_rows
-from benchmarks.process import Settings, version
+from benchmarks.process import PYTHON_VARIABLE, Settings, interpreters, version
 from benchmarks.report import PAGE, write
 from benchmarks.surface import manifest
 from benchmarks.systems import BEFORE, SYSTEMS
@@ -59,7 +61,6 @@ from stratal.tune.model import MODELS
 
 PEERS = [name for name in SYSTEMS if name != OWN]
 DOCS = Path(__file__).parents[1] / "docs"
-PYTHON_VARIABLE = "BENCHMARK_PYTHON"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -67,8 +68,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    kinds = ("run", "sizes", "random", "explorer", "tuned", "everyday", "parallel", "memory", "serve",
-             "surface", "names", "vendor", "list", "report")  # fmt: skip
+    kinds = ("run", "sizes", "random", "explorer", "tuned", "everyday", "parallel", "memory", "product",
+             "serve", "surface", "names", "vendor", "list", "report")  # fmt: skip
     commands = parser.add_subparsers(dest="command", metavar=" | ".join(kinds), required=True)
     _configure_run(commands.add_parser("run", help="measure"))
     _configure_sizes(commands.add_parser("sizes", help="odd sizes and twice the work of the training steps"))
@@ -80,6 +81,7 @@ def main(argv: list[str] | None = None) -> int:
     everyday.configure(commands.add_parser("everyday", help="what nobody compiled, beside PyTorch"))
     parallel.configure(commands.add_parser("parallel", help="several ranks beside one, PyTorch's and MPI's"))
     memory.configure(commands.add_parser("memory", help="training within budgets, beside PyTorch"))
+    product.configure(commands.add_parser("product", help="fit and input, beside what people use"))
     serve.configure(commands.add_parser("serve", help="the server under load, beside greedy batchers"))
     _configure_surface(commands.add_parser("surface", help="every public function beside NumPy and PyTorch"))
     names = commands.add_parser("names", help="every public name: what a call is made of, and its test")
@@ -94,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
     measured = {
         "run": run, "sizes": run_sizes, "random": run_random, "explorer": run_explorer,
         "tuned": run_tuned, "everyday": everyday.run, "parallel": parallel.run, "memory": memory.run,
-        "serve": serve.run,
+        "product": product.run, "serve": serve.run,
         "surface": run_surface, "names": run_names, "vendor": run_vendor,
     }.get(arguments.command)  # fmt: skip
     if measured is not None:
@@ -400,17 +402,6 @@ def chosen_systems(parser: argparse.ArgumentParser, against: str, settings: Sett
         if name not in PEERS:
             parser.error(f"unknown peer {name!r}; there are {', '.join(PEERS)}")
     return [OWN, *_names(against)]
-
-
-def interpreters(parser: argparse.ArgumentParser, options: list[str]) -> dict[str, str]:
-    """Return system -> interpreter from the environment and the options, which come later and win."""
-    found = {}
-    for text in [*os.environ.get(PYTHON_VARIABLE, "").split(), *options]:
-        system, _, path = text.partition("=")
-        if system not in (*SYSTEMS, "peers") or not path:
-            parser.error(f"--python takes SYSTEM=PATH with a system or `peers`; got {text!r}")
-        found[system] = path
-    return found
 
 
 def available(systems: list[str], settings: Settings) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import selectors
@@ -9,17 +10,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from benchmarks.export import digest
 from benchmarks.systems import SYSTEMS
 from benchmarks.task import Task
 
 ROOT = Path(__file__).parents[1]
+PYTHON_VARIABLE = "BENCHMARK_PYTHON"
+FRAMEWORKS = ("keras", "lightning")  # peers of `product`, which run no tasks
 
 
 class WorkerError(Exception):
@@ -47,24 +50,25 @@ class Settings:
         return self.pythons.get(system, default)
 
 
-class Worker:
-    """A process that runs one task in one system. Use it in a `with` block, or close it."""
+def interpreters(parser: argparse.ArgumentParser, options: list[str]) -> dict[str, str]:
+    """Return system -> interpreter from the environment and the options, which come later and win."""
+    found = {}
+    for text in [*os.environ.get(PYTHON_VARIABLE, "").split(), *options]:
+        system, _, path = text.partition("=")
+        if system not in (*SYSTEMS, *FRAMEWORKS, "peers") or not path:
+            parser.error(f"--python takes SYSTEM=PATH with a system or `peers`; got {text!r}")
+        found[system] = path
+    return found
 
-    def __init__(
-        self,
-        system: str,
-        task: str,
-        settings: Settings,
-        *,
-        variant: str,
-        cache: Path,
-        model_file: Path = Path(),
-    ) -> None:
-        self.system, self.patience_s = system, settings.patience_s
-        places = {"threads": str(settings.threads), "cache": str(cache)}
-        environment = {k: v.format(**places) for k, v in SYSTEMS[system].environment.items()}
-        command = [settings.python(system), "-m", "benchmarks.worker", system, task, "--variant", variant]
-        command += ["--threads", str(settings.threads), "--model-file", str(model_file)]
+
+class Process:
+    """A process that answers commands, a line each, with JSON. Use it in a `with` block, or close it.
+
+    Raises: WorkerError where it ends, or does not answer within `patience_s`.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], patience_s: float) -> None:
+        self.patience_s = patience_s
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, cwd=ROOT,
@@ -134,13 +138,34 @@ class Worker:
             self.process.stdout.close()
         self.log.close()
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class Worker(Process):
+    """A process that runs one task in one system."""
+
+    def __init__(
+        self,
+        system: str,
+        task: str,
+        settings: Settings,
+        *,
+        variant: str,
+        cache: Path,
+        model_file: Path = Path(),
+    ) -> None:
+        self.system = system
+        places = {"threads": str(settings.threads), "cache": str(cache)}
+        environment = {k: v.format(**places) for k, v in SYSTEMS[system].environment.items()}
+        command = [settings.python(system), "-m", "benchmarks.worker", system, task, "--variant", variant]
+        command += ["--threads", str(settings.threads), "--model-file", str(model_file)]
+        super().__init__(command, environment, settings.patience_s)
 
 
 def version(system: str, settings: Settings) -> str | None:
