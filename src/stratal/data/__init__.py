@@ -37,6 +37,7 @@ from stratal.data.sources import SQLQuery as SQLQuery
 from stratal.data.sources import SQLTable as SQLTable
 from stratal.data.sources import TextLines as TextLines
 from stratal.data.sources import memory_map as memory_map
+from stratal.data.worker_processes import WorkerDiedError as WorkerDiedError
 from stratal.data.workers import LoaderTimeoutError as LoaderTimeoutError
 from stratal.data.workers import WorkerInfo as WorkerInfo
 from stratal.data.workers import get_worker_info as get_worker_info

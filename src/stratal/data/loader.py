@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from itertools import islice
 from operator import index
 from typing import Any, Final
@@ -13,13 +14,20 @@ from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError
 from stratal.data.collate import collate_named, collated_columns, default_convert
 from stratal.data.datasets import Dataset, Subset, TensorDataset, generator_of, read_in_order
 from stratal.data.shuffle import part_of, permutation, span_of, starving
-from stratal.data.workers import WorkerPool, checked_options, in_order, in_order_read_by_workers
+from stratal.data.worker_processes import ProcessPool
+from stratal.data.workers import (
+    WorkerOptions,
+    WorkerPool,
+    checked_options,
+    in_order,
+    in_order_read_by_workers,
+)
 from stratal.tensor.functions.random import Generator
 from stratal.tensor.tensor import tensor
 
 Array = np.ndarray[Any, Any]
 _REFUSED: Final = {  # by name: the value that changes nothing, and why there is no other
-    "multiprocessing_context": (None, "workers are threads of this process, which share the data set"),
+    "multiprocessing_context": (None, 'workers="processes" spawns them'),
     "in_order": (True, "batches come in order; a slow one is waited for"),
     "pin_memory_device": ("", "tensors lie in the memory of the host"),
 }
@@ -39,7 +47,9 @@ class DataLoader:
     With `num_workers`, so many threads make batches ahead of the loop, `prefetch_factor` (2) for each, and
     hand them over in order. They share the data set. `worker_init_fn(number)` runs first in each;
     `persistent_workers` go on from epoch to epoch; `timeout` is the most seconds to wait for a batch. An
-    iterable is read once, by workers in turns. `pin_memory` has no effect, all memory is the host's.
+    iterable is read once, by workers in turns. With `workers="processes"` they are processes, each with a
+    copy of the data set, which is pickled, and so are batches. `pin_memory` has no effect, all memory is the
+    host's.
 
     `shard` is (rank, number of ranks): each rank gets its part of every batch, so that all of them together
     see what one process would, no sample lost or repeated, whatever their number. `batch_size` stays that of
@@ -56,6 +66,7 @@ class DataLoader:
         drop_last: bool = False, timeout: float = 0, worker_init_fn: Callable[[int], Any] | None = None,
         *, generator: Generator | None = None, prefetch_factor: int | None = None,
         persistent_workers: bool = False, seed: int | None = None, shard: tuple[int, int] | None = None,
+        workers: str = "threads",
         **others: Any,
     ) -> None:  # fmt: skip
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
@@ -65,6 +76,7 @@ class DataLoader:
             num_workers, worker_init_fn, prefetch_factor, persistent_workers, timeout
         )
         self.dataset: Any = dataset
+        self.processes = _are_processes(workers, self._iterable)
         self.collate_fn = collate_fn
         self.batch_size = batch_size
         self.shuffle = bool(shuffle)
@@ -77,7 +89,7 @@ class DataLoader:
         self._drawn: int | None = None  # the key of its order
         self._resumed = False
         self._begun = False  # an iterator can be read once
-        self._pool: WorkerPool | None = None  # of persistent workers
+        self._pool: WorkerPool | ProcessPool | None = None  # of persistent workers
         generator_of("DataLoader", seed, generator)
         self._check_order()
         self.shard = None if shard is None else self._checked_shard(*shard)
@@ -188,15 +200,26 @@ class DataLoader:
         if not options.num_workers:
             yield from map(work, items)
             return
-        pool = self._pool or WorkerPool(options, self._seed_of_workers(), self.dataset)
+        pool = self._pool or self._new_pool()
         if options.persistent_workers:
             self._pool = pool
         read = in_order_read_by_workers if self._iterable else in_order
         try:
             yield from read(pool, work, items, options.num_workers * options.prefetch_factor, options.timeout)
         finally:
+            if isinstance(pool, ProcessPool) and not pool.whole:
+                self._pool = None
             if pool is not self._pool:
                 pool.stop()
+
+    def _new_pool(self) -> WorkerPool | ProcessPool:
+        options, seed = self.workers, self._seed_of_workers()
+        if not self.processes:
+            return WorkerPool(options, seed, self.dataset)
+        sent = copy(self)  # what makes batches of positions, and no more
+        sent._pool = sent.sampler = sent.batch_sampler = sent.generator = None
+        sent.workers = WorkerOptions()
+        return ProcessPool(options, seed, sent._of_positions)
 
     def _seed_of_workers(self) -> int:
         if self.seed is not None:
@@ -286,6 +309,18 @@ class DataLoader:
         if "sampler" in state and hasattr(sampler, "load_state_dict"):
             sampler.load_state_dict(state["sampler"])
         self._resumed = True
+
+
+def _are_processes(workers: str, iterable: bool) -> bool:
+    """Return whether workers are processes. Raises: AttributeValueError."""
+    if workers not in ("threads", "processes"):
+        raise AttributeValueError('DataLoader: workers are "threads" or "processes"', got=repr(workers))
+    if workers == "processes" and iterable:
+        raise AttributeValueError(
+            "DataLoader: processes read by position", got="an iterable",
+            hint="threads read it in turns; a data set with __len__ and __getitem__ is read by processes",
+        )  # fmt: skip
+    return workers == "processes"
 
 
 def _refuse(others: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextvars import copy_context
 from itertools import count
 from queue import Empty, SimpleQueue
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from stratal.base.errors import AttributeValueError, StratalError
 
@@ -188,8 +188,16 @@ class Turns:
             self._turn.notify_all()
 
 
+class Pool(Protocol):
+    """What runs tasks."""
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Return the future of a call."""
+        ...
+
+
 def in_order(
-    pool: WorkerPool, work: Callable[[Any], Any], items: Iterable[Any], ahead: int, timeout: float
+    pool: Pool, work: Callable[[Any], Any], items: Iterable[Any], ahead: int, timeout: float
 ) -> Iterator[Any]:
     """Yield `work(item)` in the order of items, which the reader's thread takes, `ahead` of them early."""
     waiting: deque[Future[Any]] = deque()
@@ -206,7 +214,7 @@ def in_order(
 
 
 def in_order_read_by_workers(
-    pool: WorkerPool, work: Callable[[Any], Any], items: Iterator[Any], ahead: int, timeout: float
+    pool: Pool, work: Callable[[Any], Any], items: Iterator[Any], ahead: int, timeout: float
 ) -> Iterator[Any]:
     """Yield `work(item)` in the order of items, which workers take in turns, `ahead` of them early."""
     turns = Turns(items)
