@@ -470,6 +470,33 @@ def test_damaged_files_are_refused_or_give_rows_and_never_something_else(made: A
         assert all(isinstance(row, dict | np.ndarray | int | float) for row in rows)
 
 
+def test_parquet_without_checksums_is_checked_against_its_statistics(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {
+        "i": np.arange(7, 47, dtype=np.int64), "u": np.arange(40, dtype=np.uint8) + np.uint8(200),
+        "f": np.linspace(-1, 1, 40, dtype=np.float32),
+    }  # fmt: skip
+    path = tmp_path / "s.parquet"
+    pq.write_table(pa.table(columns), path, compression="none", use_dictionary=False)
+    whole = path.read_bytes()
+    assert [row["i"] for row in Parquet(path)] == list(range(7, 47))
+    for name in columns:
+        values = columns[name].astype(np.int32) if name == "u" else columns[name]
+        at = whole.index(values.tobytes()[40:80]) + 40  # the first are in the statistics, too
+        for change, caught in ((values[20].tobytes(), False), (b"\x7f" * values.itemsize, True)):
+            path.write_bytes(whole[:at] + change + whole[at + values.itemsize :])
+            if caught:
+                with pytest.raises(FormatError, match=f"column '{name}': is as the file says"):
+                    Parquet(path, [name])[0]
+            else:
+                Parquet(path, [name])[0]
+    odd = {"f": pa.array([1.0, None, np.nan, 3.0]), "n": pa.array([np.nan] * 4), "s": ["a", "b", "c", "d"]}
+    pq.write_table(pa.table(odd), path)
+    assert [row["s"] for row in Parquet(path)] == ["a", "b", "c", "d"]
+    pq.write_table(pa.table({"x": np.array([-0.0, 0.0, np.nan])}), path)
+    assert len(list(Parquet(path))) == 3
+
+
 def test_checksums_of_pages_are_verified_where_a_file_has_them(tmp_path: Path) -> None:
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "sums.parquet"

@@ -49,7 +49,10 @@ class Parquet(ColumnGroups):
         def read(group: int) -> Mapping[str, Column]:
             file, path, k = groups[group]
             with opening(path, f"Parquet: row group {k}", arrow.ArrowException, OSError, ValueError):
-                return columns_of(file.read_row_group(k, columns=names), names)
+                table = file.read_row_group(k, columns=names)
+                found = columns_of(table, names)
+                _check_statistics(path, k, file.metadata.row_group(k), table, found)
+            return found
 
         super().__init__(read, sizes, names, cache_bytes)
 
@@ -100,6 +103,35 @@ def _check_names(path: str, names: list[str], there: list[str], columns: Sequenc
     if names and (not set(names) <= set(there) or (columns is None and names != there)):
         raise FormatError(f"{path}: has the columns of the files before it", got=", ".join(there),
                           hint="columns=[...] names those that all have")  # fmt: skip
+
+
+def _check_statistics(path: str, group: int, said: Any, table: Any, found: Mapping[str, Column]) -> None:
+    """Check what was read of a row group against what the file says: missing values, least and greatest.
+
+    Raises: FormatError.
+    """
+    for k in range(said.num_columns):
+        column = said.column(k)
+        name, statistics = column.path_in_schema, column.statistics
+        if statistics is None or name not in found:
+            continue
+        missing = table.column(name).null_count
+        if statistics.has_null_count and statistics.null_count != missing:
+            raise _damaged(path, group, name, f"{missing} missing values, not {statistics.null_count}")
+        values = found[name]
+        if not statistics.has_min_max or not isinstance(values, np.ndarray) or values.dtype.kind not in "iuf":
+            continue
+        bounds = statistics.min, statistics.max
+        if not len(values) or not all(isinstance(bound, int | float) for bound in bounds):
+            continue
+        least, greatest = np.fmin.reduce(values).item(), np.fmax.reduce(values).item()  # without NaN
+        if least < bounds[0] or greatest > bounds[1]:
+            raise _damaged(path, group, name, f"values {least} to {greatest}, not {bounds[0]} to {bounds[1]}")
+
+
+def _damaged(path: str, group: int, name: str, got: str) -> FormatError:
+    return FormatError(f"Parquet: {path}, row group {group}, column {name!r}: is as the file says", got=got,
+                       hint="the file is damaged; write_page_checksum=True shows where")  # fmt: skip
 
 
 def columns_of(table: Any, names: Sequence[str]) -> dict[str, Column]:
