@@ -12,6 +12,7 @@ import stratal as st
 from stratal.base.errors import DTypeError
 from stratal.data import CSV, BadRowError, DataLoader, Pipeline, default_collate
 from stratal.data.collate import collated_columns
+from stratal.data.sources import csv_columns
 
 pytestmark = pytest.mark.row("F21")
 
@@ -120,3 +121,14 @@ def test_floats_have_the_dtype_of_pythons(tmp_path: Path) -> None:
         finally:
             st.set_default_dtype("float32")
         assert batch["v"].dtype.name == dtype and batch["v"].tolist() == expected["v"].tolist()
+
+
+def test_records_across_blocks_and_longer_than_one_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_columns, "_BLOCK", 64)
+    path = tmp_path / "long.csv"
+    path.write_text("k,s\n" + "\n".join(f"{k},{'x' * (k % 30)}" for k in range(100)))
+    assert CSV(path).columns_at(range(100))["k"].tolist() == list(range(100))
+    path.write_text("k,s\n" + "\n".join(f"{k},{'x' * 3 * k}" for k in range(100)))
+    assert list(map(len, CSV(path).columns_at(range(100))["s"])) == [3 * k for k in range(100)]

@@ -42,6 +42,7 @@ def whole(cell: str) -> int:
     return int(cell)
 
 
+_BLOCK: Final = 1 << 20  # bytes a thread of Arrow's parses at once; a longer record is left to Python
 _FLOATS: Final = (float, number)
 _INTEGERS: Final = (int, whole)
 
@@ -64,7 +65,7 @@ def arrow_columns(
     try:
         table = arrow_csv.read_csv(
             arrow.BufferReader(text),
-            arrow_csv.ReadOptions(column_names=names, block_size=len(text) + 1),
+            arrow_csv.ReadOptions(column_names=names, block_size=min(len(text) + 1, _BLOCK)),
             arrow_csv.ParseOptions(delimiter=delimiter, quote_char=False),
             arrow_csv.ConvertOptions(
                 include_columns=list(types), column_types=kinds, null_values=[""], strings_can_be_null=False
