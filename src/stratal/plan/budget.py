@@ -41,6 +41,7 @@ from stratal.memory.render import format_bytes
 from stratal.memory.tasks import Schedule, Task, TaskGraph
 from stratal.optimize.batch_parts import NotSplit
 from stratal.plan.build import FixedBytes, fixed_bytes
+from stratal.plan.loop_invariants import sunk
 from stratal.plan.offload import (
     choices,
     copy_seconds,
@@ -88,6 +89,8 @@ def within_budget(
                 found, error = _planned_or_refused(other, budget)
                 if found is not None and (best is None or found.seconds < best.seconds):
                     best, taken = found, tried
+                elif found is not None:
+                    break  # more parts take longer
                 if found is not None and found.seconds <= ENOUGH * other.seconds:
                     break  # more parts recompute no less
                 if error is not None:
@@ -164,8 +167,13 @@ class BudgetPlanner:
         return fixed_bytes(draft, self.threads, plan_home(draft.values, "persistent"))
 
     def _ways(self, draft: Draft) -> Iterator[Draft]:
-        """Yield the draft, then those that offload states, with fewest copies first."""
+        """Yield the draft, then with loops that repeat what they alone read, then those that offload states,
+        with fewest copies first.
+        """
         yield draft
+        if (repeating := sunk(draft)) is not None:
+            yield repeating
+            draft = repeating
         if settings.offload_dir.value is not None:
             for states in choices(draft):
                 yield offloaded_states(draft, states)

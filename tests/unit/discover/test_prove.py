@@ -149,6 +149,7 @@ EXACT: dict[str, Callable[[], Sides]] = {
 @pytest.mark.row("C2")
 @pytest.mark.row("C3")
 @pytest.mark.row("C4")
+@pytest.mark.quick
 @pytest.mark.parametrize("name", RIGHT)
 def test_an_identity_of_real_numbers_is_proved_and_not_called_exact(name: str) -> None:
     found = proof_of(*RIGHT[name]())

@@ -29,7 +29,7 @@ _CAPACITY = 256
 # The settings that shape code: programs made under others are others.
 SHAPING: Final[tuple[settings.Setting[Any], ...]] = (
     settings.target, settings.threads, settings.winograd, settings.tuning, settings.objective,
-    settings.memory, settings.offload_dir, settings.micro_batches,
+    settings.memory, settings.micro_batches,
 )  # fmt: skip
 choices = settings.together(*SHAPING)
 
