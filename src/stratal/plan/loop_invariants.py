@@ -17,7 +17,7 @@ from stratal.schedule.draft import Draft
 
 
 def sunk(draft: Draft) -> Draft | None:
-    """Return a draft that launches in each turn of a loop what that loop alone reads; None if there is none."""
+    """Return a draft that launches in every turn what a loop alone reads; None where there is no such."""
     named = rows(draft.values)
     readers = Counter(r for c in draft.commands for r in {named.get(r, r) for r in _reads(c)})
     loops = [c for c in draft.commands if isinstance(c, Loop)]
