@@ -228,6 +228,16 @@ def flat(commands: tuple[Command, ...]) -> Iterator[Command]:
             yield from flat(body)
 
 
+def all_reads(command: Command) -> list[int]:
+    """Return what a command and all that it holds read."""
+    return [v for c in flat((command,)) for v in own_reads(c)]
+
+
+def all_writes(command: Command) -> list[int]:
+    """Return what a command and all that it holds write."""
+    return [v for c in flat((command,)) for v in own_writes(c)]
+
+
 def offloaded(commands: tuple[Command, ...], inputs: tuple[int, ...]) -> tuple[int, ...]:
     """Return the positions of the inputs that lie in another memory space while these commands run."""
     moved = {v for c in flat(commands) if isinstance(c, CopyStart) for v in (c.source, c.target)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -25,10 +25,11 @@ from stratal.base.artifact import (
     Launch,
     Loop,
     While,
+    all_reads,
+    all_writes,
     bodies,
     flat,
     offloaded,
-    own_reads,
     own_writes,
 )
 from stratal.base.errors import DoesNotFit
@@ -287,7 +288,7 @@ def task_graph(draft: Draft, target: Target, threads: int) -> TaskGraph:
         return tuple(dict.fromkeys(named.get(i, i) for i in ids))
 
     commands = draft.commands
-    accessed = [(names(_all(command, own_reads)), names(_all(command, own_writes))) for command in commands]
+    accessed = [(names(all_reads(command)), names(all_writes(command))) for command in commands]
     users = Counter(v for reads, writes in accessed for v in {*reads, *writes})
     writers = Counter(v for _, writes in accessed for v in writes)
     in_arena = {v.id for v in draft.values if home_of[v.id] == "arena"}
@@ -322,11 +323,6 @@ def task_graph(draft: Draft, target: Target, threads: int) -> TaskGraph:
 def _is_repeatable(command: Command) -> bool:
     """Whether a command may run again: a kernel, or a copy of a state."""
     return isinstance(command, CopyStart) or (isinstance(command, Launch) and not command.may_fail)
-
-
-def _all(command: Command, of: Callable[[Command], tuple[int, ...]]) -> list[int]:
-    """Return what a command and all that it holds access."""
-    return [v for c in flat((command,)) for v in of(c)]
 
 
 def _workspace(command: Command, own: set[int], draft: Draft) -> int:
@@ -365,7 +361,7 @@ def scheduled(draft: Draft, schedule: Schedule) -> Draft:
 
 def _renamed(command: Command, instance: Mapping[int, int]) -> Command:
     """Return a command that reads the latest instance of each value."""
-    if not any(r in instance for c in flat((command,)) for r in own_reads(c)):
+    if instance.keys().isdisjoint(all_reads(command)):
         return command
     if isinstance(command, (Launch, Host)):
         return replace(command, reads=tuple(instance.get(r, r) for r in command.reads))

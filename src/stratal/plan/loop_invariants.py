@@ -7,11 +7,10 @@ Outside of it they run once and their results wait through every turn, together 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from stratal.base.artifact import Command, Launch, Loop, flat, own_reads, own_writes
+from stratal.base.artifact import Command, Launch, Loop, all_reads, all_writes, own_writes
 from stratal.memory.liveness import rows
 from stratal.schedule.draft import Draft
 
@@ -19,20 +18,39 @@ from stratal.schedule.draft import Draft
 def sunk(draft: Draft) -> Draft | None:
     """Return a draft that launches in every turn what a loop alone reads; None where there is no such."""
     named = rows(draft.values)
-    readers = Counter(r for c in draft.commands for r in {named.get(r, r) for r in _reads(c)})
-    loops = [c for c in draft.commands if isinstance(c, Loop)]
-    inside = {id(loop): (_reads(loop), _written(loop, named)) for loop in loops}
-    moved: dict[int, list[Command]] = {id(loop): [] for loop in loops}
-    left: list[Command] = []
-    for command in draft.commands:
-        loop = _only_reader(command, draft, readers, inside)
-        moved.get(loop, left).append(command)
-    if not any(moved.values()):
+    writes = [{named.get(w, w) for w in all_writes(c)} for c in draft.commands]
+    readers: dict[int, list[int]] = {}
+    for position, command in enumerate(draft.commands):
+        for r in {named.get(r, r) for r in all_reads(command)}:
+            readers.setdefault(r, []).append(position)
+    moved: dict[int, list[Command]] = {}  # by the position of the loop
+    left: list[tuple[int, Command]] = []
+    for position, command in enumerate(draft.commands):
+        loop = _only_reader(command, draft, readers)
+        between = writes[position + 1 : loop + 1]  # of what it reads, nothing may change until it runs
+        if loop >= 0 and all(w.isdisjoint((*command.reads, *command.writes)) for w in between):  # type: ignore[union-attr]
+            moved.setdefault(loop, []).append(command)
+        else:
+            left.append((position, command))
+    if not moved:
         return None
-    commands = [
-        replace(c, body=_before_readers(moved[id(c)], c.body)) if isinstance(c, Loop) else c for c in left
-    ]
-    return replace(draft, commands=tuple(commands))
+    return replace(draft, commands=tuple(
+        replace(c, body=_before_readers(moved[at], c.body)) if isinstance(c, Loop) and at in moved else c
+        for at, c in left
+    ))  # fmt: skip
+
+
+def _only_reader(command: Command, draft: Draft, readers: Mapping[int, list[int]]) -> int:
+    """Return the position of the loop that alone reads what a launch writes; else -1."""
+    if not isinstance(command, Launch) or command.may_fail or not command.writes:
+        return -1
+    found = {position for w in command.writes for position in readers.get(w, [-1])}
+    if len(found) > 1 or any(draft.values[w].home != "arena" for w in command.writes):
+        return -1
+    (position,) = found
+    reader = draft.commands[position]
+    in_body = {r for c in reader.body for r in all_reads(c)} if isinstance(reader, Loop) else set()
+    return position if in_body.issuperset(command.writes) else -1  # itself, not rows of its memory
 
 
 def _before_readers(launches: Sequence[Command], body: tuple[Command, ...]) -> tuple[Command, ...]:
@@ -40,28 +58,6 @@ def _before_readers(launches: Sequence[Command], body: tuple[Command, ...]) -> t
     found = list(body)
     for launch in reversed(launches):  # what one of them reads of another comes before it
         written = set(own_writes(launch))
-        at = next(k for k, command in enumerate(found) if not written.isdisjoint(_reads(command)))
+        at = next(k for k, command in enumerate(found) if not written.isdisjoint(all_reads(command)))
         found.insert(at, launch)
     return tuple(found)
-
-
-def _only_reader(
-    command: Command, draft: Draft, readers: Counter[int], inside: Mapping[int, tuple[set[int], set[int]]]
-) -> int:
-    """Return the loop that alone reads what a launch writes and changes nothing it reads; else 0."""
-    if not isinstance(command, Launch) or command.may_fail or not command.writes:
-        return 0
-    if any(readers[w] != 1 or draft.values[w].home != "arena" for w in command.writes):
-        return 0
-    for loop, (reads, writes) in inside.items():
-        if reads.issuperset(command.writes) and writes.isdisjoint((*command.reads, *command.writes)):
-            return loop
-    return 0
-
-
-def _reads(command: Command) -> set[int]:
-    return {r for c in flat((command,)) for r in own_reads(c)}
-
-
-def _written(command: Command, named: Mapping[int, int]) -> set[int]:
-    return {named.get(w, w) for c in flat((command,)) for w in own_writes(c)}

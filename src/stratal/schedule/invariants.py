@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from stratal.base.artifact import Command, Launch, Once, Value, flat, own_reads, own_writes
+from stratal.base.artifact import Command, Launch, Once, Value, all_reads, all_writes, own_reads, own_writes
 from stratal.base.fallback import skippable
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Node
@@ -38,7 +38,7 @@ def hoisted(
     `varying` are the values that differ from turn to turn or must be made in each; `rows` says whose memory
     those lie in that are rows of others. What reads nothing stays: it makes what others then change.
     """
-    written = [id_ for command in flat(tuple(body)) for id_ in own_writes(command)]
+    written = [id_ for command in body for id_ in all_writes(command)]
     writers = Counter(rows.get(id_, id_) for id_ in written)
     changing = {*varying, *written, *writers}
     first: list[Command] = []
@@ -69,8 +69,8 @@ def once(
     commands: list[Command], rest: Sequence[Command], values: Sequence[Value], rows: Mapping[int, int]
 ) -> list[Command]:
     """Return the command that prepares what the rest reads; that gets memory which lasts from run to run."""
-    read = {rows.get(id_, id_) for command in flat(tuple(rest)) for id_ in own_reads(command)}
-    for id_ in {rows.get(w, w) for command in flat(tuple(commands)) for w in own_writes(command)}:
+    read = {rows.get(id_, id_) for command in rest for id_ in all_reads(command)}
+    for id_ in {rows.get(w, w) for command in commands for w in all_writes(command)}:
         if id_ in read:
             values[id_].home = "persistent"
     return [Once(tuple(commands))] if commands else []
