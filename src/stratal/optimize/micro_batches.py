@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from stratal.base.dtypes import DType, bfloat16, float16, float32, int64
+from stratal.base.dtypes import int64
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
@@ -135,7 +135,7 @@ class _Body:
             start = node.inputs[0]
             carry = graph_input(node.op.name, start.aval)
             return start, carry, self._made(node, [carry, *self._operands(node)[1:]])
-        dtype = wide(node.dtype)
+        dtype = node.dtype.compute  # 16-bit floats are added up in float32, as sums have it
         (identity,) = COMBINERS[part.combiner].identity([dtype])
         start = b.full(node.aval.with_dtype(dtype), identity.value)
         carry = graph_input(node.op.name, start.aval)
@@ -202,8 +202,3 @@ class _Body:
         return b.random_bits(
             self._as_whole(node.inputs[0]), places, shape=part.shape, dtype=node.op.dtype  # type: ignore[attr-defined]
         )
-
-
-def wide(dtype: DType) -> DType:
-    """Return the dtype in which parts are added up: float32 for 16-bit floats, as sums have it."""
-    return float32 if dtype in (float16, bfloat16) else dtype
