@@ -17,6 +17,7 @@ class Budget(NamedTuple):
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
-        """Compile within the budget inside of the block."""
-        with settings.memory(self.nbytes), settings.micro_batches(self.micro_batches):
+        """Compile within the budget inside of the block; the setting may allow parts to every budget."""
+        in_parts = self.micro_batches or settings.micro_batches.value
+        with settings.memory(self.nbytes), settings.micro_batches(in_parts):
             yield

@@ -261,6 +261,14 @@ def test_more_parts_are_tried_where_two_need_more_than_the_whole() -> None:
     assert st.fits(step, x, y, memory=whole * 8 // 10, micro_batches=True).slowdown < 1.3
 
 
+def test_the_setting_allows_parts_to_every_budget() -> None:
+    budget = "400 kB"
+    with st.base.settings.micro_batches(True):
+        allowed = Training(memory=budget)
+        allowed.run(1)
+    assert "parts of the batch" in str(allowed.compiled.memory)
+
+
 def test_micro_batches_without_a_budget_are_refused() -> None:
     with pytest.raises(st.base.errors.AttributeValueError, match="memory"):
         st.compile(lambda x: x, micro_batches=True)
