@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stratal.base.artifact import Command, Value
-from stratal.memory.liveness import analyse, roots
+from stratal.memory.alias import Candidates, InPlace, choose_aliases
+from stratal.memory.liveness import analyse, roots, rows
 from stratal.memory.plan import arena_blocks
 
 
@@ -17,6 +18,13 @@ class PoolTrace:
 
     allocations: tuple[int, ...]
     held_bytes: int
+
+
+def aliased(
+    values: Sequence[Value], commands: tuple[Command, ...], candidates: Candidates, **options: Iterable[int]
+) -> list[InPlace]:
+    """Choose aliases of values that have none yet."""
+    return choose_aliases(values, analyse(commands, rows(values)), candidates, **options)
 
 
 def naive_bytes(values: Sequence[Value], commands: tuple[Command, ...], outputs: Iterable[int] = ()) -> int:

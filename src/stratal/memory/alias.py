@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from stratal.base.artifact import Command, Copy, Host, Launch, Value
 from stratal.base.fallback import skippable
 from stratal.base.log import decide
-from stratal.memory.liveness import Interval, Liveness, Path, analyse, rows
+from stratal.memory.liveness import Interval, Liveness, Path, rows
 
 Candidates = Mapping[Path, Sequence[tuple[int, int]]]
 
@@ -44,16 +44,16 @@ def no_aliases(values: Sequence[Value], *_: object, **__: object) -> list[InPlac
 
 @skippable(no_aliases)
 def choose_aliases(
-    values: Sequence[Value], commands: tuple[Command, ...], candidates: Candidates, *,
+    values: Sequence[Value], live: Liveness, candidates: Candidates, *,
     states: Iterable[int] = (), outputs: Iterable[int] = (), compact: bool = False
 ) -> list[InPlace]:
     """Set `alias` on values that may share memory in place; return what was decided.
 
-    `candidates` maps the path of a launch to its (read, write) pairs a kernel may run in place. `states`
-    are the ids of input values that the program writes (by a copy), `outputs` those read after the last
-    command.
+    `live` accounts a row of another value under that one. `candidates` maps the path of a launch to its
+    (read, write) pairs a kernel may run in place. `states` are the ids of input values that the program
+    writes (by a copy), `outputs` those read after the last command.
     """
-    chooser = _Chooser(values, commands, set(states), set(outputs), compact)
+    chooser = _Chooser(values, live, set(states), set(outputs), compact)
     for moment, leaf in enumerate(chooser.live.leaves):
         if leaf is not None and type(leaf[1]) is Copy:
             chooser.consider_copy(moment, leaf[0], leaf[1], candidates)
@@ -66,12 +66,11 @@ def choose_aliases(
 
 class _Chooser:
     def __init__(
-        self, values: Sequence[Value], commands: tuple[Command, ...], states: set[int], outputs: set[int],
-        compact: bool,
-    ) -> None:  # fmt: skip
+        self, values: Sequence[Value], live: Liveness, states: set[int], outputs: set[int], compact: bool
+    ) -> None:
         self.values = {value.id: value for value in values}
         self.rows = rows(values)  # accounted under what they are rows of, and never given other memory
-        self.live: Liveness = analyse(commands, self.rows)
+        self.live = live
         self.states = states
         self.outputs = outputs
         self.compact = compact

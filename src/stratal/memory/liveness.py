@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from stratal.base.artifact import (
@@ -29,7 +30,7 @@ from stratal.base.artifact import (
     Once,
     Value,
     While,
-    bodies,
+    flat,
     own_reads,
     own_writes,
 )  # fmt: skip
@@ -92,8 +93,7 @@ def analyse(commands: tuple[Command, ...], names: Mapping[int, int] | None = Non
 
     `names` maps value ids to the names to account them under, such as `roots`.
     """
-    walk = _Walk(names or {}, Counter())
-    walk.count(commands)
+    walk = _Walk(names or {}, commands)
     body = walk.run(commands, ())
     return Liveness(body.lives, walk.leaves, walk.loops, walk.readers, walk.writers)
 
@@ -132,15 +132,19 @@ class _Body:
             interval = Interval(min(seen.first, interval.first), max(seen.last, interval.last))
         self.lives[name] = interval
 
-    def read(self, name: int, moment: int) -> None:
-        self.touch(name, Interval(moment, moment))
+    def access(self, name: int, moment: int) -> None:
+        """Note an access later than all before it."""
+        seen = self.lives.get(name)
+        self.lives[name] = Interval(moment if seen is None else seen.first, moment)
         self.accesses[name] += 1
+
+    def read(self, name: int, moment: int) -> None:
+        self.access(name, moment)
         if name not in self.defined:
             self.exposed.add(name)
 
     def write(self, name: int, moment: int) -> None:
-        self.touch(name, Interval(moment, moment))
-        self.accesses[name] += 1
+        self.access(name, moment)
         self.defined.add(name)
 
     def follow(self, inner: _Body, *, surely: bool) -> None:
@@ -156,9 +160,9 @@ class _Body:
 class _Walk:
     """One pass over the nested lists, innermost first."""
 
-    def __init__(self, names: Mapping[int, int], totals: Counter[int]) -> None:
+    def __init__(self, names: Mapping[int, int], commands: tuple[Command, ...]) -> None:
         self.names = names
-        self.totals = totals
+        self.commands = commands
         self.leaves: list[tuple[Path, Command] | None] = []
         self.loops: list[Interval] = []
         self.depth = 0
@@ -168,12 +172,11 @@ class _Walk:
     def name(self, id_: int) -> int:
         return self.names.get(id_, id_)
 
-    def count(self, commands: tuple[Command, ...]) -> None:
-        """Count every access, so that a loop can tell whether a value is accessed outside of it."""
-        for command in commands:
-            self.totals.update(map(self.name, (*own_reads(command), *own_writes(command))))
-            for body in bodies(command).values():
-                self.count(body)
+    @cached_property
+    def totals(self) -> Counter[int]:
+        """How often each value is accessed: a loop asks whether it is outside of it, too."""
+        ids = (v for c in flat(self.commands) for v in (*own_reads(c), *own_writes(c)))
+        return Counter(map(self.name, ids))
 
     def moment(self, leaf: tuple[Path, Command] | None) -> int:
         self.leaves.append(leaf)

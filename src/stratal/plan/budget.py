@@ -278,7 +278,8 @@ def arena_bytes(draft: Draft) -> int:
 def task_graph(draft: Draft, target: Target, threads: int) -> TaskGraph:
     """Return a draft as tasks: one for each command at the top, loops and branches as wholes."""
     values = [replace(v) for v in draft.values]
-    made_in = dict(choose_in_place(draft, values))  # sources of copies, by what they are made in
+    live = analyse(draft.commands, rows(values))
+    made_in = dict(choose_in_place(draft, values, live))  # sources of copies, by what they are made in
     home_of = {v.id: values[made_in.get(v.id, v.id)].home for v in values}
     named = rows(draft.values)
     owners = set(named.values())

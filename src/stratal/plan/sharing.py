@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stratal.base.artifact import Branch, Command, Copy, Launch, Loop, Once, Value, While
 from stratal.base.fallback import skippable, unchanged
 from stratal.memory.alias import choose_aliases
-from stratal.memory.liveness import analyse, check_written, rows
+from stratal.memory.liveness import Liveness, analyse, check_written, rows
 from stratal.schedule.draft import Draft
 
 
@@ -16,18 +16,18 @@ def share_memory(draft: Draft) -> None:
 
     Raises: VerifyError where the order of commands is wrong.
     """
-    check_written(analyse(draft.commands, rows(draft.values)), draft.values)
-    choose_in_place(draft, draft.values)
+    live = analyse(draft.commands, rows(draft.values))
+    check_written(live, draft.values)
+    choose_in_place(draft, draft.values, live)
     draft.commands = without_empty_copies(draft.commands, draft.values)
 
 
-def choose_in_place(draft: Draft, values: Sequence[Value]) -> list[tuple[int, int]]:
+def choose_in_place(draft: Draft, values: Sequence[Value], live: Liveness) -> list[tuple[int, int]]:
     """Set the aliases of values; return the pairs (source, target) of copies that become empty."""
-    live = analyse(draft.commands, rows(values))
     leaves = [leaf for leaf in live.leaves if leaf is not None]
     candidates = {path: c.in_place_values for path, c in leaves if isinstance(c, Launch)}
     states = [draft.inputs[k] for k in draft.states]
-    chosen = choose_aliases(values, draft.commands, candidates, states=states, outputs=draft.outputs,
+    chosen = choose_aliases(values, live, candidates, states=states, outputs=draft.outputs,
                             compact=draft.compact)  # fmt: skip
     return [(c.write, c.over) for c in chosen if c.kind == "copy"]
 

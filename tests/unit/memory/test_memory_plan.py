@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from memory_baselines import dynamic_pool, naive_bytes
+from memory_baselines import aliased, dynamic_pool, naive_bytes
 from runtime_programs import Model, Program, random_program, run_model
 
 from stratal.base.artifact import Branch, Command, Copy, Launch, Loop, Value, While
 from stratal.base.dtypes import bool_, float32, int64
 from stratal.base.types import TensorType
-from stratal.memory.alias import choose_aliases
 from stratal.memory.liveness import Interval, analyse, roots
 from stratal.memory.plan import arena_blocks, arrange, live_minimum, plan_arena
 from stratal.memory.render import render, to_json
@@ -194,7 +193,7 @@ def test_random_programs_compute_the_same_in_the_planned_arena(in_place: bool) -
         expected = run_model(program, inputs)
         if in_place:
             decided += len(
-                choose_aliases(program.values, program.commands, program.candidates(),
+                aliased(program.values, program.commands, program.candidates(),
                                states=program.state_ids, outputs=program.outputs)
             )  # fmt: skip
         arena = plan_arena(program.values, program.commands, outputs=program.outputs)
@@ -211,7 +210,7 @@ def test_in_place_never_takes_memory_from_a_value_with_two_consumers() -> None:
         program = random_program(seed)
         live = analyse(program.commands)
         pairs = program.candidates()
-        for choice in choose_aliases(program.values, program.commands, pairs, states=program.state_ids):
+        for choice in aliased(program.values, program.commands, pairs, states=program.state_ids):
             if choice.kind == "launch":
                 decisions += 1
                 assert len(live.readers[choice.over]) == 1, seed
@@ -229,7 +228,7 @@ def diamond() -> tuple[list[Value], tuple[Command, ...]]:
 def test_in_place_needs_a_sole_consumer() -> None:
     values, commands = diamond()
     pairs = {(1,): [(1, 2)], (2,): [(1, 3)], (3,): [(2, 4), (3, 4)]}
-    choose_aliases(values, commands, pairs)
+    aliased(values, commands, pairs)
     assert values[2].alias is None and values[3].alias is None  # 1 has two readers
     assert values[4].alias == 2  # the first pair offered
 
@@ -237,28 +236,28 @@ def test_in_place_needs_a_sole_consumer() -> None:
 def test_in_place_is_refused_where_an_operand_comes_twice() -> None:
     values, _ = chain(2)
     commands = (launch((0,), 1), launch((1, 1), 2))
-    assert not choose_aliases(values, commands, {(1,): [(1, 2)]})
+    assert not aliased(values, commands, {(1,): [(1, 2)]})
 
 
 def test_two_writes_never_take_over_one_read() -> None:
     values = [vector(0, home="input", index=0), *(vector(k) for k in range(1, 4))]
     commands = (launch((0,), 1), launch((1,), 2, 3))
-    assert len(choose_aliases(values, commands, {(1,): [(1, 2), (1, 3)]})) == 1
+    assert len(aliased(values, commands, {(1,): [(1, 2), (1, 3)]})) == 1
 
 
 def test_in_place_never_touches_inputs_constants_or_outputs_still_needed() -> None:
     for home in ("input", "const"):
         values = [vector(0, home=home, index=0), vector(1)]
-        assert not choose_aliases(values, (launch((0,), 1),), {(0,): [(0, 1)]})
+        assert not aliased(values, (launch((0,), 1),), {(0,): [(0, 1)]})
     values, commands = chain(2)
-    assert not choose_aliases(values, commands, {(1,): [(1, 2)]}, outputs=[1])
+    assert not aliased(values, commands, {(1,): [(1, 2)]}, outputs=[1])
 
 
 def test_a_chain_ends_in_the_memory_of_its_output() -> None:
     values, commands = chain(4)
     values[4].home, values[4].index = "output", 0
     pairs = {(k,): [(k, k + 1)] for k in range(4)}
-    choose_aliases(values, commands, pairs)
+    aliased(values, commands, pairs)
     assert set(roots(values).values()) == {0, 4}
     assert plan_arena(values, commands) == 0
 
@@ -268,7 +267,7 @@ def state_step(*, fail_late: bool = False, in_place: bool = True) -> list[Value]
     values = [*(vector(k, home="input", index=k) for k in range(2)), *(vector(k) for k in range(2, 5))]
     late = launch((2,), 4, may_fail="out of range" if fail_late else "")
     commands = (launch((1,), 2), launch((0, 2), 3), late, Copy(3, 0))
-    choose_aliases(values, commands, {(1,): [(0, 3)]} if in_place else {}, states=[0])
+    aliased(values, commands, {(1,): [(0, 3)]} if in_place else {}, states=[0])
     return values
 
 
@@ -287,7 +286,7 @@ def test_a_state_is_not_written_while_an_index_check_is_still_ahead() -> None:
 def test_the_next_carry_is_made_where_the_carry_stands() -> None:
     values = [vector(0, home="input", index=0), vector(1), vector(2), scalar(9)]
     commands = (Copy(0, 1), Loop((launch((1,), 2), Copy(2, 1)), 5, 9))
-    choose_aliases(values, commands, {(1, 0, 0): [(1, 2)]})
+    aliased(values, commands, {(1, 0, 0): [(1, 2)]})
     assert values[2].alias == 1
     assert live_minimum(values, commands) == 128  # the carry and the counter
 
@@ -297,7 +296,7 @@ def sizes(values: list[Value], commands: tuple[Command, ...]) -> dict[str, int]:
     launches = {k: c for k, c in enumerate(commands) if isinstance(c, Launch) and c.reads}
     every = {(k,): [(c.reads[0], c.writes[0])] for k, c in launches.items()}
     placed = deepcopy(values)
-    choose_aliases(placed, commands, every)
+    aliased(placed, commands, every)
     return {
         "naive": naive_bytes(values, commands),
         "in place": naive_bytes(placed, commands),
@@ -374,7 +373,7 @@ def test_planning_a_long_chain_takes_time_in_proportion() -> None:
         values, commands = chain(length)
         pairs = {(k,): [(k, k + 1)] for k in range(1, length)}
         start = time.process_time()
-        choose_aliases(values, commands, pairs)
+        aliased(values, commands, pairs)
         plan_arena(values, commands)
         return time.process_time() - start
 

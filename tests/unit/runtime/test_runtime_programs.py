@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from layout import IMPORTED
+from memory_baselines import aliased
 from runtime_programs import kernel_texts, random_program, run_model
 from test_memory_plan import inputs_for
 from waiting import LIMIT_S, exit_code, joined
@@ -28,7 +29,6 @@ from stratal.base.errors import CompilerError, IndexOutOfRangeError, ShapeError,
 from stratal.base.types import TensorType
 from stratal.codegen.assemble import assemble, host_machine
 from stratal.codegen.driver import driver_target, driver_text
-from stratal.memory.alias import choose_aliases
 from stratal.memory.plan import plan_arena
 from stratal.runtime.pool import pool_for
 from stratal.runtime.program import LoadedProgram
@@ -103,7 +103,7 @@ def test_random_nested_programs_equal_the_model(threads: int) -> None:
         arrays = inputs_for(program, seed)
         outputs, states = run_model(program, arrays)
         if seed % 2:
-            choose_aliases(program.values, program.commands, program.candidates(),
+            aliased(program.values, program.commands, program.candidates(),
                            states=program.state_ids, outputs=program.outputs)  # fmt: skip
         arena = plan_arena(program.values, program.commands, outputs=program.outputs)
         loaded = LoadedProgram(program.executable(kernels(), arena, threads), driver(), checked=False)
@@ -119,7 +119,7 @@ def test_random_programs_write_only_what_they_say_and_read_nothing_dead() -> Non
         program = random_program(seed, host_calls=seed % 3 == 0)
         arrays = inputs_for(program, seed)
         outputs, states = run_model(program, arrays)
-        choose_aliases(program.values, program.commands, program.candidates(),
+        aliased(program.values, program.commands, program.candidates(),
                        states=program.state_ids, outputs=program.outputs)  # fmt: skip
         arena = plan_arena(program.values, program.commands, outputs=program.outputs)
         loaded = LoadedProgram(program.executable(kernels(), arena, 2), driver(), checked=True)
