@@ -308,9 +308,14 @@ class MemoryPlanner:
 
     @cached_property
     def _searches(self) -> list[Rematerialization]:
-        """The searches worth a try: of the order as it stands, and of that in which sinks run first."""
-        orders = dict.fromkeys((self.graph.order, sinks_first(self.graph)))
-        return [Rematerialization(self.graph, order) for order in orders]
+        """The searches worth a try: of the order as it stands, and of that in which sinks run first.
+
+        Where there are copies, of the second alone: it leaves kernels for them to run beside.
+        """
+        first = sinks_first(self.graph)
+        if any(task.copies for task in self.graph.tasks):
+            return [Rematerialization(self.graph, first)]
+        return [Rematerialization(self.graph, order) for order in dict.fromkeys((self.graph.order, first))]
 
     @cached_property
     def _late(self) -> Rematerialization:

@@ -9,7 +9,7 @@ buffer: budgets change no bit of a result.
 
 from __future__ import annotations
 
-import sys
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -56,6 +56,7 @@ from stratal.plan.work import Work
 from stratal.schedule.draft import Draft
 
 TRIES: Final = 6  # of a budget below the asked one, where blocks of memory leave gaps between them
+OVERLAPS: Final = (1.0, 0.98, 0.95, 0.9)  # of the room, for copies under way: blocks leave gaps
 ENOUGH: Final = 1.03  # times the time without a budget: no quicker plan is looked for
 MOST_NAMED: Final = 3
 
@@ -80,52 +81,73 @@ def within_budget(
     planner = BudgetPlanner(draft, target)
     if planner.needed_bytes <= budget:
         return draft, None
-    best, refused = _planned_or_refused(planner, budget)
-    taken: InParts | None = None
-    fewest = sys.maxsize  # bytes that some number of parts needs
-    if best is None or best.seconds > ENOUGH * planner.seconds:
-        try:
-            for tried in in_parts:
-                other = BudgetPlanner(tried.draft, target)
-                found, error = _planned_or_refused(other, budget)
-                if found is not None and (best is None or found.seconds < best.seconds):
-                    best, taken = found, tried
-                elif found is not None:
-                    break  # more parts take longer
-                if found is not None and found.seconds <= ENOUGH * other.seconds:
-                    break  # more parts recompute no less
-                if error is not None:
-                    if error.least_bytes >= fewest:
-                        break  # more parts need no less than half as many did
-                    fewest = error.least_bytes
-                    if refused is not None and fewest < refused.least_bytes:
-                        refused = error
-        except NotSplit as reason:
-            decide("memory", "micro-batches", "none", reason.why, where=reason.node.where)
-            if refused is not None:
-                refused.hint += f"; its batch is not split: {reason}"
-    if best is None:
-        assert refused is not None
-        raise refused
+    whole = _attempt(planner, budget)
+    if whole.plan is not None and whole.plan.seconds <= ENOUGH * planner.seconds:
+        _log(whole.plan)
+        return whole.plan.draft, None
+    best, taken = whole, None
+    try:
+        for tried, found in _attempts_in_parts(in_parts, budget, target, whole):
+            if found.seconds < best.seconds:
+                best, taken = found, tried
+            elif found.plan is None and best.plan is None and found.least_bytes < best.least_bytes:
+                best = found
+    except NotSplit as reason:
+        decide("memory", "micro-batches", "none", reason.why, where=reason.node.where)
+        if best.error is not None:
+            best.error.hint += f"; its batch is not split: {reason}"
+    if best.plan is None:
+        assert best.error is not None
+        raise best.error
     if taken is None:
-        _log(best)
-        return best.draft, None
+        _log(best.plan)
+        return best.plan.draft, None
     with collect(taken.log):
         decide("memory", "micro-batches", f"{taken.parts} parts of the batch, one after another",
                "sums over the batch are added up part by part: results agree to rounding, not to the bit",
                seconds=best.seconds, basis="estimated")  # fmt: skip
-        _log(best)
-    return best.draft, taken.log
+        _log(best.plan)
+    return best.plan.draft, taken.log
 
 
-def _planned_or_refused(
-    planner: BudgetPlanner, budget: int
-) -> tuple[Planned | None, DoesNotFit | None]:
-    """Return the quickest plan within a budget, or why there is none."""
+class Attempt(NamedTuple):
+    """The quickest plan of a draft within a budget, or why there is none."""
+
+    plan: Planned | None
+    error: DoesNotFit | None = None
+
+    @property
+    def seconds(self) -> float:
+        return math.inf if self.plan is None else self.plan.seconds
+
+    @property
+    def least_bytes(self) -> float:
+        return math.inf if self.error is None else self.error.least_bytes
+
+
+def _attempt(planner: BudgetPlanner, budget: int) -> Attempt:
     try:
-        return planner.plan(budget), None
+        return Attempt(planner.plan(budget))
     except DoesNotFit as error:
-        return None, error
+        return Attempt(None, error)
+
+
+def _attempts_in_parts(
+    in_parts: Iterable[InParts], budget: int, target: Target, whole: Attempt
+) -> Iterator[tuple[InParts, Attempt]]:
+    """Yield drafts in parts with their plans, while more parts may recompute less or need fewer bytes."""
+    before = Attempt(whole.plan)
+    for tried in in_parts:
+        planner = BudgetPlanner(tried.draft, target)
+        found = _attempt(planner, budget)
+        yield tried, found
+        if found.plan is None and found.least_bytes >= before.least_bytes:
+            break  # more parts need no less
+        if found.plan is not None and found.seconds >= before.seconds:
+            break  # more parts take longer
+        if found.seconds <= ENOUGH * planner.seconds:
+            break  # more parts recompute no less
+        before = found
 
 
 class Program(NamedTuple):
@@ -163,6 +185,7 @@ class BudgetPlanner:
         self.needed_bytes: Final = sum(self._fixed(draft)) + arena_bytes(draft)  # without a budget
         self._drafts: Final = self._ways(replace(draft, compact=True))
         self._programs: Final[list[Program]] = []
+        self._work: Final = Work(draft, draft.values)
 
     def _fixed(self, draft: Draft) -> FixedBytes:
         return fixed_bytes(draft, self.threads, plan_home(draft.values, "persistent"))
@@ -184,7 +207,7 @@ class BudgetPlanner:
         """The ways to run the draft, made as they are asked for."""
         yield from self._programs
         for draft in self._drafts:
-            graph = task_graph(draft, self.target, self.threads)
+            graph = task_graph(draft, self.target, self.threads, Work(draft, draft.values, self._work))
             before = self._programs[-1].planner if self._programs else None
             self._programs.append(Program(draft, MemoryPlanner(graph, before), self._fixed(draft)))
             yield self._programs[-1]
@@ -198,12 +221,19 @@ class BudgetPlanner:
         """Return the quickest plan within a budget. Raises: DoesNotFit."""
         found: list[Planned] = []
         for program in self.programs:
+            if found and self._least_seconds(program) >= min(p.seconds for p in found):
+                continue
             schedule = fitting(program.draft, program.planner, budget - sum(program.fixed))
             if schedule is not None:
                 found.append(self._planned(program, schedule, budget))
                 if found[-1].seconds <= ENOUGH * self.seconds:
                     break
         return min(found, key=lambda p: p.seconds) if found else self._smallest(budget)
+
+    def _least_seconds(self, program: Program) -> float:
+        """Return what a program takes at least: its kernels once, and a processor for its copies."""
+        copying = sum(task.seconds for task in program.planner.graph.tasks if task.copies)
+        return self.seconds + copying / self.threads
 
     def _planned(self, program: Program, schedule: Schedule, budget: int) -> Planned:
         """Return a program in the order of a schedule that fits a budget, its copies beside kernels."""
@@ -212,10 +242,9 @@ class BudgetPlanner:
         if not offloaded(draft.commands, draft.inputs):
             return Planned(program, schedule, made, sum(graph.tasks[k].seconds for k in schedule))
         room = budget - sum(program.fixed)
-        overlapping = overlapped(made, graph, schedule, room)
-        if arena_bytes(overlapping) > room:
-            overlapping = waited_at_once(made)
-        work = Work(overlapping, overlapping.values)
+        tried = (overlapped(made, graph, schedule, int(share * room)) for share in OVERLAPS)
+        overlapping = next((d for d in tried if arena_bytes(d) <= room), None) or waited_at_once(made)
+        work = Work(overlapping, overlapping.values, self._work)
         waits = copy_waits(
             overlapping.commands, overlapping.values,
             lambda c: work.seconds(c, self.target, self.threads), self.threads,
@@ -275,7 +304,7 @@ def arena_bytes(draft: Draft) -> int:
 
 
 # -- tasks ---------------------------------------------------------------------------------------------------
-def task_graph(draft: Draft, target: Target, threads: int) -> TaskGraph:
+def task_graph(draft: Draft, target: Target, threads: int, work: Work) -> TaskGraph:
     """Return a draft as tasks: one for each command at the top, loops and branches as wholes."""
     values = [replace(v) for v in draft.values]
     live = analyse(draft.commands, rows(values))
@@ -283,7 +312,6 @@ def task_graph(draft: Draft, target: Target, threads: int) -> TaskGraph:
     home_of = {v.id: values[made_in.get(v.id, v.id)].home for v in values}
     named = rows(draft.values)
     owners = set(named.values())
-    work = Work(draft, draft.values)
 
     def names(ids: Sequence[int]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(named.get(i, i) for i in ids))

@@ -32,7 +32,7 @@ from stratal.memory.plan import round_up
 from stratal.memory.tasks import Schedule, TaskGraph, profile
 from stratal.schedule.draft import Draft
 
-BYTES_PER_SECOND: Final = 1.5e9  # of a file whose pages the system caches; a disk alone may be slower
+BYTES_PER_SECOND: Final = 4e9  # of a file in the system's page cache (5.5 read, 10 written alone)
 LEAST_BYTES: Final = 1 << 16  # of a state that is worth a copy
 AHEAD: Final = 1.5  # times the predicted time of a copy that it gets before somebody waits for it
 

@@ -20,13 +20,15 @@ Touched = Mapping[Buffer, int]
 
 
 class Work:
-    """The cost of the commands of one program; kernels are looked into once each."""
+    """The cost of the commands of one program; kernels are looked into once each.
 
-    def __init__(self, draft: Draft, values: Sequence[Value]) -> None:
+    `similar`: of a program with the same kernels.
+    """
+
+    def __init__(self, draft: Draft, values: Sequence[Value], similar: Work | None = None) -> None:
         self.draft = draft
         self.values = values
-        self._touched: dict[str, tuple[Touched, Touched]] = {}
-        self._operations: dict[str, int] = {}
+        self._kernels: dict[str, Cost] = similar._kernels if similar is not None else {}
 
     def of(self, command: Command) -> Cost:
         """Return what one run of a command costs, commands nested in it left out."""
@@ -45,15 +47,16 @@ class Work:
 
     def _launch(self, launch: Launch) -> Cost:
         scheduled = self.draft.kernels[launch.kernel]
-        if launch.kernel not in self._touched:
-            self._touched[launch.kernel] = touched(scheduled.kernel)
-            self._operations[launch.kernel] = operations(scheduled.kernel.body)
-        read, written = (
-            float(sum(n * b.dtype.itemsize for b, n in sizes.items()))
-            for sizes in self._touched[launch.kernel]
-        )
+        kernel = self._kernels.get(launch.kernel)
+        if kernel is None:
+            read, written = (
+                float(sum(n * b.dtype.itemsize for b, n in sizes.items()))
+                for sizes in touched(scheduled.kernel)
+            )
+            kernel = Cost(float(operations(scheduled.kernel.body)), read, written)
+            self._kernels[launch.kernel] = kernel
         recorded = sum(map(flops, anchored(self.draft.group_of(launch), scheduled.tactic)))
-        return Cost(float(min(recorded, self._operations[launch.kernel])), read, written)
+        return kernel._replace(flops=min(recorded, kernel.flops))
 
 
 def _turns(command: Command, times: int = 1) -> list[tuple[Command, int]]:
