@@ -247,7 +247,8 @@ def memory_front(graph: Graph, points: int) -> Front:
     """Return what plans of a graph need less memory, and what time they are predicted to take."""
     with planning() as (target, _, fallbacks):
         parts = rewritten(graph, target).parts
-        return front(graph.name, fallbacks.attempts(partial(lower, parts, target)), target, points)
+        draft = fallbacks.attempts(partial(lower, parts, target))
+        return front(graph.name, draft, target, points, in_parts(graph, target))
 
 
 @contextmanager
@@ -304,7 +305,7 @@ def decide(
 
 
 def in_parts(
-    graph: Graph, target: Target, fused: bool, scheduled: Callable[[Kernel], None]
+    graph: Graph, target: Target, fused: bool = True, scheduled: Callable[[Kernel], None] = no_matter
 ) -> Iterator[InParts]:
     """Yield drafts of a graph that compute its batch in parts, fewest first, where a budget may do that.
 

@@ -135,14 +135,12 @@ def _attempt(planner: BudgetPlanner, budget: int) -> Attempt:
 def _attempts_in_parts(
     in_parts: Iterable[InParts], budget: int, target: Target, whole: Attempt
 ) -> Iterator[tuple[InParts, Attempt]]:
-    """Yield drafts in parts with their plans, while more parts may recompute less or need fewer bytes."""
-    before = Attempt(whole.plan)
+    """Yield drafts in parts with their plans, while more parts may recompute less, or until some fit."""
+    before = whole
     for tried in in_parts:
         planner = BudgetPlanner(tried.draft, target)
         found = _attempt(planner, budget)
         yield tried, found
-        if found.plan is None and found.least_bytes >= before.least_bytes:
-            break  # more parts need no less
         if found.plan is not None and found.seconds >= before.seconds:
             break  # more parts take longer
         if found.seconds <= ENOUGH * planner.seconds:

@@ -144,6 +144,25 @@ def test_the_front_of_seconds_against_bytes_has_no_plan_that_another_beats(tmp_p
         st.memory_front(step, *batch, points=1)
 
 
+def test_the_front_may_compute_the_batch_in_parts_or_says_why_it_does_not() -> None:
+    net = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 4))
+    x, y = st.tensor(np.ones((256, 8), np.float32)), st.tensor(np.ones((256, 4), np.float32))
+
+    def gradients(x: Any) -> Any:
+        return st.grad(lambda w: F.mse_loss(net(x @ w), y))(st.ones((8, 8)))
+
+    whole = st.memory_front(gradients, x, points=3)
+    front = st.memory_front(gradients, x, points=3, micro_batches=True)
+    assert front.points[-1].planned_peak_bytes < whole.points[-1].planned_peak_bytes
+    assert front.points[0].parts == 1 < front.points[-1].parts
+    needed = front.points[-1].planned_peak_bytes
+    assert st.fits(gradients, x, memory=needed, micro_batches=True).planned_peak_bytes <= needed
+
+    refused = st.memory_front(lambda x: gradients(st.sort(x, 0)[0]), x, points=2, micro_batches=True)
+    assert refused.not_split in str(refused)
+    assert "sort" in refused.not_split
+
+
 # Values that are filled with zeros and added to, copied and changed by a loop, or states that are updated.
 ROWS, BACK = np.arange(512) * 7 % 50, np.arange(31, -1, -1)
 WRITTEN_TWICE: dict[str, Callable[[Any], Any]] = {

@@ -69,18 +69,23 @@ def fits(
     return Fit(plan, budget.nbytes, slowdown, free.planned_peak_bytes)
 
 
-def memory_front(step: Callable[..., Any], *args: Any, points: int = 8, **kwargs: Any) -> Front:
+def memory_front(
+    step: Callable[..., Any], *args: Any, points: int = 8, micro_batches: bool = False, **kwargs: Any
+) -> Front:
     """Return what less memory is predicted to cost a call `step(*args, **kwargs)`, without running it.
 
     The front has at most so many points, from the plan without a budget to the smallest that is known, each
     with its bytes and its estimated time; no other plan that was found is both smaller and quicker. It prints
-    as a table. With `settings.offload_dir` plans may let states wait in a file.
+    as a table. With `settings.offload_dir` plans may let states wait in a file, with `micro_batches` they may
+    compute the batch in parts, as those of `compile` may; then it says how many, or why they do not.
 
     Raises: AttributeValueError for fewer than two points.
     """
     if not isinstance(points, int) or points < 2:
         raise AttributeValueError("memory_front: points is a whole number from 2 on", got=repr(points))
-    return compiled_front(_captured("memory_front", step, args, kwargs), points)
+    graph = _captured("memory_front", step, args, kwargs)
+    with settings.micro_batches(micro_batches or settings.micro_batches.value):
+        return compiled_front(graph, points)
 
 
 def _captured(name: str, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
