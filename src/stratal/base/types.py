@@ -16,7 +16,7 @@ MOST_AXES = 64  # NumPy's limit
 class TensorType:
     """dtype and shape; printed as `f32[64,10]`."""
 
-    __slots__ = ("_hash", "dtype", "shape")
+    __slots__ = ("_hash", "_ints", "dtype", "shape")
 
     def __init__(self, dtype: DType, shape: Iterable[Dim] = ()) -> None:
         self.dtype: Final = dtype
@@ -46,7 +46,11 @@ class TensorType:
     @property
     def ints(self) -> tuple[int, ...]:
         """The shape where it must be concrete. Raises: ShapeError for a symbolic size."""
-        return tuple(map(as_int, self.shape))
+        try:
+            return self._ints
+        except AttributeError:
+            self._ints: tuple[int, ...] = tuple(map(as_int, self.shape))
+        return self._ints
 
     @property
     def nbytes(self) -> int:

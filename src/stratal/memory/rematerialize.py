@@ -20,9 +20,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from stratal.memory.accesses import Instances
 from stratal.memory.exact import MOST_TASKS, quickest
 from stratal.memory.ordering import late_as_possible, sinks_first
-from stratal.memory.tasks import Schedule, TaskGraph, peak_bytes, profile, used_bytes
+from stratal.memory.tasks import Schedule, TaskGraph, peak_bytes, used_bytes
 
 NEVER: Final = 1 << 60
 SHORTEST: Final = 0.02  # of all seconds: values that rest for less are not dropped
@@ -246,8 +247,8 @@ class Rematerialization:
     def _affordable(self, plan: RematPlan, budget: int, by_span: bool) -> list[tuple[int, ...]]:
         """Return results of recomputations for which the profile has room if they are retained instead."""
         graph, schedule = self.graph, plan.schedule
-        used = profile(graph, schedule)
-        ends = self._last_reads(schedule)
+        lives = graph.accesses.instances(schedule)
+        used, ends = used_bytes(graph, schedule, lives), _ends(lives)
         items: list[tuple[float, list[tuple[int, int, int]], tuple[int, ...]]] = []
         seen: set[int] = set()
         for position, number in enumerate(schedule):
@@ -269,21 +270,15 @@ class Rematerialization:
                 found.append(results)
         return found
 
-    def _last_reads(self, schedule: Schedule) -> dict[int, list[int]]:
-        """Return the last position that reads the first instance of each value, and that of its last one."""
-        found: dict[int, list[int]] = {}
-        again: set[int] = set()
-        for position, number in enumerate(schedule):
-            for r in self._reads[number]:
-                ends = found[r]
-                ends[1] = position
-                if r not in again:
-                    ends[0] = position
-            for w in self.graph.tasks[number].writes:
-                if w in found:
-                    again.add(w)
-                found.setdefault(w, [position, position])
-        return found
+
+def _ends(lives: Instances) -> dict[int, tuple[int, int]]:
+    """Return up to where the first instance of each value is needed, and its last one."""
+    order = np.lexsort((lives.first, lives.values))
+    values, last = lives.values[order], lives.last[order]
+    starts = np.nonzero(np.diff(values, prepend=-1))[0]
+    ends = np.append(starts[1:], len(values)) - 1 if len(values) else starts
+    pairs = zip(last[starts].tolist(), last[ends].tolist(), strict=True)
+    return dict(zip(values[starts].tolist(), pairs, strict=True))
 
 
 def _cuts(dropped: np.ndarray, width: np.ndarray, count: int) -> np.ndarray:
