@@ -233,14 +233,14 @@ def decided(
     return decide(rewritten(graph, target), target, fused, foreseen=foreseen)
 
 
-def planned(graph: Graph) -> tuple[Executable, Plan]:
-    """Return the program of a graph with all its decisions and offsets and without code, and its plan."""
+def planned(graph: Graph) -> tuple[Executable, Plan, DecisionLog]:
+    """Return the program of a graph with its offsets and without code, its plan, and all decisions."""
     with planning() as (target, records, fallbacks):
         parts = rewritten(graph, target)
         drafted = fallbacks.attempts(partial(decide, parts, target))
         executable = link(graph, drafted.draft, {})
     made = Compilation(target, 0.0, records=records, memory=settings.memory.value)
-    return executable, make_plan(graph, drafted.draft, executable, made)
+    return executable, make_plan(graph, drafted.draft, executable, made), drafted.log
 
 
 def memory_front(graph: Graph, points: int) -> Front:

@@ -7,6 +7,16 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from stratal.base import settings
+from stratal.base.byte_sizes import parse_bytes
+from stratal.base.errors import AttributeValueError
+
+
+def checked_flag(caller: str, micro_batches: bool) -> bool:
+    """Return whether a batch may be split. Raises: AttributeValueError for what is neither True nor False."""
+    if not isinstance(micro_batches, bool):
+        raise AttributeValueError(f"{caller}: micro_batches is True or False", got=repr(micro_batches),
+                                  hint="how many parts there are the plan decides")  # fmt: skip
+    return micro_batches
 
 
 class Budget(NamedTuple):
@@ -14,6 +24,11 @@ class Budget(NamedTuple):
 
     nbytes: int
     micro_batches: bool = False
+
+    @classmethod
+    def of(cls, caller: str, memory: int | str, micro_batches: bool) -> Budget:
+        """Return what a caller was given as a budget. Raises: AttributeValueError."""
+        return cls(parse_bytes(memory, f"{caller}: memory"), checked_flag(caller, micro_batches))
 
     @contextmanager
     def in_force(self) -> Iterator[None]:

@@ -83,7 +83,7 @@ class Step:
             give_state(subject.optimizer, subject.region)
         made = [subject.region.tensor(t) for t in types]
         entry = self._captured([made[k] for k in self._same])
-        executable, _ = planned(entry.graph)
+        executable, _, _ = planned(entry.graph)
         memory = memory_of(executable)
         given = [v.aval.nbytes for v in entry.graph.inputs]
         state = sum(given[k] for k in self._positions_of_state(entry))

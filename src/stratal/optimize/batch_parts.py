@@ -341,6 +341,18 @@ def _attention(node: Node, axes: Axes, count: int) -> Part | None:
     return Part(axis, cuts={k: axis for k, a in enumerate(axes) if a is None})
 
 
+@rule(
+    "cummax", "cummin", "cumprod", "cumsum", "gather_along", "irfft", "linear_recurrence", "rfft",
+    "scatter_along", "sort", "sort_values", "top",
+)  # fmt: skip
+def _along_one_axis(node: Node, axes: Axes, count: int) -> Part | None:
+    """What goes along one axis does so at each index of the others by itself."""
+    axis = next(a for a in axes if a is not None)
+    if axis == node.op.axis or any(a not in (None, axis) for a in axes):  # type: ignore[attr-defined]
+        return None
+    return Part(axis, cuts={k: axis for k, a in enumerate(axes) if a is None})
+
+
 @rule("scatter")
 def _scatter(node: Node, axes: Axes, count: int) -> Part | None:
     """Updates are added in order: each part adds its own to what those before it left."""

@@ -93,7 +93,7 @@ def within_budget(
             elif found.plan is None and best.plan is None and found.least_bytes < best.least_bytes:
                 best = found
     except NotSplit as reason:
-        decide("memory", "micro-batches", "none", reason.why, where=reason.node.where)
+        decide("memory", "micro-batches", "its batch is not split", reason.why, where=reason.node.where)
         if best.error is not None:
             best.error.hint += f"; its batch is not split: {reason}"
     if best.plan is None:

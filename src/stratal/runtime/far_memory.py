@@ -6,7 +6,8 @@
 
 The file has no name in its directory (O_TMPFILE, or it is unlinked at once): whatever ends the process,
 nothing is left. Its blocks are reserved when it is made, so that a full disk is an error then and not a
-signal later. Small storages share a file, which lives as long as one of its arrays does.
+signal later. Small storages share a file, which lives as long as one of its arrays does. What a fork writes
+there is its own: it maps the files anew for itself alone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Sequence
-from ctypes import addressof, c_char
+from ctypes import CDLL, addressof, c_char, c_int, c_long, c_size_t, c_void_p
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -184,6 +185,22 @@ def _made(directory: Path, nbytes: int) -> tuple[_FarFile, mmap.mmap]:
     made = _FarFile(weakref.ref(mapping), descriptor, address, nbytes, directory, os.getpid())
     _FILES.append(made)
     return made, mapping
+
+
+def _map_privately() -> None:
+    """Let what this process, a fork, writes to mapped files stay in its own memory."""
+    for file in _FILES:
+        if file.mapping() is not None:
+            _MMAP(file.address, file.nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED,
+                  file.descriptor, 0)  # fmt: skip
+
+
+if hasattr(os, "register_at_fork"):
+    _MAP_FIXED: Final = 0x10  # on Linux and macOS
+    _MMAP: Final = CDLL(None).mmap
+    _MMAP.restype = c_void_p
+    _MMAP.argtypes = (c_void_p, c_size_t, c_int, c_int, c_int, c_long)
+    os.register_at_fork(after_in_child=_map_privately)
 
 
 def _opened(directory: Path) -> int:

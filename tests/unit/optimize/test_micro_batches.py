@@ -122,6 +122,22 @@ def test_a_decoder_with_tied_embeddings_and_padding_gives_the_numbers_of_the_who
     assert assert_parts_agree(captured(step, text, text)) == 2
 
 
+def test_what_goes_along_another_axis_is_split_such_as_the_best_classes_beside_a_loss() -> None:
+    w = nn.Parameter(st.ones(3, 5, dtype=st.float64))
+    opt = optim.SGD([w], lr=0.1)
+
+    def step(x: Any, y: Any) -> Any:
+        logits = x @ w
+        loss = F.cross_entropy(logits.cumsum(1), y)
+        loss.backward()
+        opt.step()
+        best = logits.topk(2, 1).indices
+        return loss, (best == y[:, None]).any(1).sum(), logits.sort(1).values, logits.gather(1, y[:, None])
+
+    x = st.tensor(np.random.default_rng(0).normal(size=(12, 3)))
+    assert assert_parts_agree(captured(step, x, st.tensor(np.arange(12) % 5))) == 4
+
+
 # -- what takes the whole batch ------------------------------------------------------------------------------
 TAKES_THE_BATCH: dict[str, Callable[[Any], Any]] = {
     "batch norm": lambda h: F.batch_norm(h, None, None, training=True),
@@ -167,6 +183,9 @@ LINKS: list[Callable[[Any, Any], Any]] = [
     lambda h, w: F.dropout(h, 0.5), lambda h, w: st.einsum("btd,bsd->bts", h, h) @ h,
     lambda h, w: h.transpose(0, 1).reshape(4, 16).reshape(4, 4, 4).transpose(0, 1),
     lambda h, w: h.permute(1, 0, 2).contiguous().reshape(h.shape), lambda h, w: h[st.tensor([3, 0, 1, 2])],
+    lambda h, w: h.sort(1).values, lambda h, w: h.topk(2, 2).values.sum(-1, keepdim=True) + h,
+    lambda h, w: h.sort(0).values, lambda h, w: h.cummax(2).values,
+    lambda h, w: h.gather(2, h.argsort(2)),
 ]  # fmt: skip
 
 

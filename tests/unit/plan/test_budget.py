@@ -306,3 +306,17 @@ def test_a_setting_gives_a_budget_to_every_program() -> None:
         assert compiled.plan.planned_peak_bytes <= budget
     compiled(*batch)
     assert compiled.plan.planned_peak_bytes > budget
+
+
+def test_whether_a_batch_may_be_split_is_true_or_false() -> None:
+    _, step, batch = training("deep")
+    calls: list[Callable[[], Any]] = [
+        lambda: st.compile(step, memory="1 MB", micro_batches=2),  # type: ignore[arg-type]
+        lambda: st.fits(step, *batch, memory="1 MB", micro_batches="yes"),  # type: ignore[arg-type]
+        lambda: st.memory_front(step, *batch, micro_batches=None),  # type: ignore[arg-type]
+    ]
+    for call in calls:
+        with pytest.raises(AttributeValueError, match="micro_batches is True or False"):
+            call()
+    with pytest.raises(AttributeValueError, match="2 to 1000"):
+        st.memory_front(step, *batch, points=10**6)

@@ -215,6 +215,21 @@ def test_a_fork_does_not_train_what_another_process_trains(folder: Path) -> None
     assert [v.numpy().tobytes() for v in small.net.state_dict().values()] == before
 
 
+def test_what_a_fork_writes_to_states_in_a_file_is_its_own(folder: Path) -> None:
+    small = _small(folder)
+    small.run(1)
+    before = [v.numpy().tobytes() for v in small.net.state_dict().values()]
+    child = os.fork()
+    if not child:
+        with st.no_grad():
+            for p in small.net.parameters():
+                p.mul_(2)
+        changed = [v.numpy().tobytes() for v in small.net.state_dict().values()]
+        os._exit(7 if all(a != b for a, b in zip(before, changed, strict=True)) else 8)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert [v.numpy().tobytes() for v in small.net.state_dict().values()] == before
+
+
 def test_tensors_that_come_and_go_leave_no_more_than_a_few_files(folder: Path) -> None:
     for _ in range(30):
         net = nn.Linear(512, 512)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from stratal.base import settings
 from stratal.base.budget import Budget
-from stratal.base.byte_sizes import parse_bytes
 from stratal.base.collector import collector_paused
 from stratal.base.errors import AttributeValueError, UndecidedError
 from stratal.base.interrupts import PATIENCE_S, SIGNALS, GivenWay, interruptible, users_code
@@ -585,7 +584,7 @@ def compile(
                 f"compile: {word} is not to be chosen", got=f"{word}={value!r}"[:80],
                 hint="there is one compiler; `stratal tune SCRIPT` searches faster schedules",
             )  # fmt: skip
-    budget = None if memory is None else Budget(parse_bytes(memory, "compile: memory"), micro_batches)
+    budget = None if memory is None else Budget.of("compile", memory, micro_batches)
     if budget is None and micro_batches:
         raise AttributeValueError(
             "compile: micro_batches says how a memory budget may be kept", got="no memory=",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from stratal.base import settings
-from stratal.base.budget import Budget
-from stratal.base.byte_sizes import parse_bytes
+from stratal.base.budget import Budget, checked_flag
 from stratal.base.errors import AttributeValueError, CaptureError
 from stratal.compiler import memory_front as compiled_front
 from stratal.compiler import planned
@@ -20,19 +19,22 @@ from stratal.tensor.capture.ahead import captured_ahead
 from stratal.tensor.capture.compiled import Compiled, CompiledModule
 from stratal.tensor.values.state import MODE
 
+MOST_POINTS: Final = 1000  # of a front: each is a plan
+
 
 @dataclass(frozen=True, repr=False, slots=True)
 class Fit:
     """The plan of a step within a budget.
 
     `slowdown` is the estimated time over that of the step without a budget, `unconstrained_bytes` what that
-    one needs.
+    one needs. `in_parts` says in how many parts the batch is computed, or why it is not split.
     """
 
     plan: Plan
     budget_bytes: int
     slowdown: float
     unconstrained_bytes: int
+    in_parts: str = ""
 
     @property
     def planned_peak_bytes(self) -> int:
@@ -43,7 +45,7 @@ class Fit:
         rest = f"{format_bytes(whole)} without a budget" if needed != whole else "as without a budget"
         return (
             f"{self.plan.name}: fits {format_bytes(self.budget_bytes)} with {format_bytes(needed)} ({rest}), "
-            f"estimated at {self.slowdown:.2f} of the time"
+            f"estimated at {self.slowdown:.2f} of the time" + (f"; {self.in_parts}" if self.in_parts else "")
         )
 
 
@@ -59,14 +61,17 @@ def fits(
 
     Raises: DoesNotFit with the least budget that is known to work, what is fixed, and the largest values.
     """
-    budget = Budget(parse_bytes(memory, "fits: memory"), micro_batches)
+    budget = Budget.of("fits", memory, micro_batches)
     graph = _captured("fits", step, args, kwargs)
     with settings.memory(None):
-        _, free = planned(graph)
-    with budget.in_force():
-        plan = planned(graph)[1] if free.planned_peak_bytes > budget.nbytes else free
+        _, free, _ = planned(graph)
+    plan, in_parts = free, ""
+    if free.planned_peak_bytes > budget.nbytes:
+        with budget.in_force():
+            _, plan, log = planned(graph)
+        in_parts = next((f"{d.choice} ({d.why})" for d in log if d.subject == "micro-batches"), "")
     slowdown = plan.estimated_seconds / max(free.estimated_seconds, 1e-12)
-    return Fit(plan, budget.nbytes, slowdown, free.planned_peak_bytes)
+    return Fit(plan, budget.nbytes, slowdown, free.planned_peak_bytes, in_parts)
 
 
 def memory_front(
@@ -79,12 +84,14 @@ def memory_front(
     as a table. With `settings.offload_dir` plans may let states wait in a file, with `micro_batches` they may
     compute the batch in parts, as those of `compile` may; then it says how many, or why they do not.
 
-    Raises: AttributeValueError for fewer than two points.
+    Raises: AttributeValueError for fewer than two points, or more than `MOST_POINTS`.
     """
-    if not isinstance(points, int) or points < 2:
-        raise AttributeValueError("memory_front: points is a whole number from 2 on", got=repr(points))
+    if not isinstance(points, int) or not 2 <= points <= MOST_POINTS:
+        raise AttributeValueError(f"memory_front: points is a whole number from 2 to {MOST_POINTS}",
+                                  got=repr(points))  # fmt: skip
+    in_parts = checked_flag("memory_front", micro_batches) or settings.micro_batches.value
     graph = _captured("memory_front", step, args, kwargs)
-    with settings.micro_batches(micro_batches or settings.micro_batches.value):
+    with settings.micro_batches(in_parts):
         return compiled_front(graph, points)
 
 
