@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import types
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -40,8 +41,12 @@ class Made:
         return id(value) in self._made
 
     def refresh(self) -> None:
-        """Look for what was made since the run began; the collector is paused."""
-        self._young = {id(x) for k in (0, 1) for x in gc.get_objects(k)}
+        """Look for what was made since the run began; the collector is paused.
+
+        In one call that no other thread interrupts: the list refers to tuples that are still being filled,
+        and CPython refuses to fill those any further while it does.
+        """
+        self._young = set(map(id, chain.from_iterable(map(gc.get_objects, (0, 1)))))
 
     def is_value(self, value: Any) -> bool:
         """Return whether a value is a tensor that the run computed."""
