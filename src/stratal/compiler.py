@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -21,19 +21,14 @@ from stratal.base.fallback import Fallbacks
 from stratal.base.faults import is_fault
 from stratal.base.interrupts import DEFERRED, interruptible
 from stratal.base.log import DecisionLog, collect
-from stratal.base.lowered import Lowered
 from stratal.base.target import Target
 from stratal.base.tuning import Records
 from stratal.codegen.assemble import toolchain_digest
 from stratal.graph.graph import Graph, verify
-from stratal.graph.node import Const, Input, Item, Node
-from stratal.graph.partition import Partition
 from stratal.loops import index
 from stratal.loops.stmt import Kernel
 from stratal.memory.plan import plan_arena, plan_home
 from stratal.optimize.canonical import choose_algorithms
-from stratal.optimize.fuse import fuse
-from stratal.optimize.layout import choose_orders, strides
 from stratal.optimize.micro_batches import counts, micro_batched
 from stratal.optimize.prologue import Hoisted, hoist
 from stratal.optimize.simplify import simplify
@@ -46,6 +41,7 @@ from stratal.plan.front import Front, front
 from stratal.plan.generation import Generation, blame, driver_object, drop_driver
 from stratal.plan.host import runnable_target
 from stratal.plan.memory_text import memory_text
+from stratal.plan.partitioning import Lowerings, cut_into_kernels
 from stratal.plan.record import Plan
 from stratal.plan.sharing import share_memory
 from stratal.plan.stages import recording, stage, strict
@@ -335,57 +331,11 @@ def lower(
     lower_of = Lowerings()
 
     def plan(part: Graph) -> Planned:
-        part = choose_algorithms(part, lower_of, target)
-        orders = choose_orders(part, lower_of, target)
-        partition = stage("partition", partitioned(part, lower_of, orders, fused))
-        return Planned(part, partition, lambda node: strides(node.aval.ints, orders.get(node)))
+        planned = cut_into_kernels(part, lower_of, target, fused)
+        return planned._replace(partition=stage("partition", planned.partition))
 
     lowering = ProgramLowering(plan, lower_of, target, scheduled, foreseen)
     return lowering.program(parts.rest, parts.prologue)
-
-
-def partitioned(
-    graph: Graph, lower_of: Lowerings, orders: Mapping[Node, tuple[int, ...]], fused: bool
-) -> Partition:
-    """Fuse a graph, but for nodes that fell below that level; where fusion fails, give each op a kernel."""
-    fused = fused and fallback.floor() == fallback.FUSED
-    alone = frozenset(n for n in fallback.below_fused() if isinstance(n, Node))
-    found = fallback.optional(
-        "fusion", partial(fuse, graph, lower_of, orders, enabled=fused, alone=alone),
-        partial(fuse, graph, lower_of, orders, enabled=False),
-    )  # fmt: skip
-    for group in found.groups:
-        group.why = fallback.reason(group.members[0]) or group.why
-    return found
-
-
-class Lowerings:
-    """The lowering of each node, made once per op and operand types.
-
-    None where the reference runs on the host: there is no lowering, or code made of it failed.
-    """
-
-    def __init__(self) -> None:
-        self._found: dict[object, Lowered | None] = {}
-        self._of: dict[Node, Lowered | None] = {}
-
-    def __call__(self, node: Node) -> Lowered | None:
-        try:
-            return self._of[node]
-        except KeyError:
-            self._of[node] = found = self._lowered(node)
-            return found
-
-    def _lowered(self, node: Node) -> Lowered | None:
-        if isinstance(node.op, (Input, Const, Item)) or fallback.level(node) == fallback.HOST:
-            return None
-        types = tuple(i.aval for i in node.inputs)
-        key = (node.op, types)
-        if key not in self._found:
-            make = partial(node.op.lower, *types)
-            self._found[key] = None if node.op.host_reason(*types) else fallback.optional(
-                f"lowering of {node.op.name}", make, lambda: None, where=node.where)  # fmt: skip
-        return self._found[key]
 
 
 def generate(draft: Draft, target: Target) -> tuple[dict[str, KernelObject], int]:

@@ -16,7 +16,7 @@ import stratal.compiler
 from stratal.base import fallback
 from stratal.codegen import assembly
 from stratal.codegen.assemble_workers import WORKERS, Worker
-from stratal.plan import caching, generation
+from stratal.plan import caching, generation, partitioning
 from stratal.runtime import loader
 from stratal.runtime.cache import ObjectCache
 from stratal.schedule import program as lowering
@@ -62,7 +62,7 @@ def _steps() -> Iterator[Fault]:
     def op(problem: Any, *_: object, **__: object) -> object:
         return tuple(m.op.name for m in problem.group.members)
 
-    yield Fault("step", "fuse", stratal.compiler, "fuse")
+    yield Fault("step", "fuse", partitioning, "fuse")
     yield Fault("step", "share_memory", stratal.compiler, "share_memory")
     yield Fault("step", "link", stratal.compiler, "link", needed=True)
     yield Fault("step", "lowering", stratal.compiler.ProgramLowering, "program")

@@ -11,7 +11,7 @@ value element by element keeps its order. Results of the graph are row-major.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from stratal.base.fallback import skippable
@@ -35,13 +35,15 @@ def channels_last(rank: int) -> Order:
 
 @skippable(lambda *_: {})
 def choose_orders(
-    graph: Graph, lower_of: Callable[[Node], Lowered | None], target: Target
-) -> dict[Node, Order]:
+    graph: Graph, lower_of: Callable[[Node], Lowered | None], target: Target,
+    given: Mapping[Node, Order] | None = None,
+) -> dict[Node, Order]:  # fmt: skip
     """Return the axis order of every value that is not row-major when stored, outermost axis first.
 
-    Fusion reads it too: which axes are contiguous decides which reductions run along rows.
+    Fusion reads it too: which axes are contiguous decides which reductions run along rows. `given` are the
+    orders of inputs that another program lays out.
     """
-    orders: dict[Node, Order] = {}
+    orders: dict[Node, Order] = dict(given or {})
     convolved: dict[Node, Node] = {}
     for node in graph.nodes:
         for source in _sources(node.inputs[0]) if node.op.name == "conv" else ():
@@ -54,9 +56,9 @@ def choose_orders(
         rank = len(node.shape)
         if node.op.name == "conv" or (rank > 2 and node in convolved):
             conv = convolved.get(node, node)
-            given = _order_of(node.inputs[0], orders)
-            if _is_depthwise(conv) and _walks(conv, given[-1]):
-                orders[node] = given
+            found = _order_of(node.inputs[0], orders)
+            if _is_depthwise(conv) and _walks(conv, found[-1]):
+                orders[node] = found
                 _note(node, orders[node], "channels that are convolved one by one stay where they are")
             elif inmost != "channels" and _of_activations(conv):
                 orders[node] = (*range(1, rank), 0) if inmost == "batch" else tuple(range(rank))
@@ -65,9 +67,9 @@ def choose_orders(
                 orders[node] = channels_last(rank)
                 _note(node, orders[node], "convolutions read windows and write vectors along the channels")
             continue
-        found = _inherited(node, orders, rank)
-        if found is not None:
-            orders[node] = found
+        inherited = _inherited(node, orders, rank)
+        if inherited is not None:
+            orders[node] = inherited
     for root in graph.roots:
         orders.pop(root, None)
     for node in graph.nodes:

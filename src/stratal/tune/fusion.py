@@ -8,13 +8,11 @@ from typing import NamedTuple
 
 from stratal.base import settings, tuning
 from stratal.base.target import Target
-from stratal.compiler import Lowerings, Program, lower, prepare, share_memory
+from stratal.compiler import Program, lower, prepare, share_memory
 from stratal.graph.graph import Graph
-from stratal.optimize.canonical import choose_algorithms
-from stratal.optimize.fuse import fuse
 from stratal.optimize.grouping import fused_groups, fusion_key, kernel_graph, named
-from stratal.optimize.layout import choose_orders
 from stratal.optimize.prologue import Hoisted
+from stratal.plan.partitioning import Lowerings, cut_into_kernels
 from stratal.tune.explore import FINAL_SECONDS, MARGIN
 from stratal.tune.measure import FINAL_ROUNDS, Dropped, Measurer, Timing
 from stratal.tune.trial import Trial, trial_program
@@ -58,9 +56,8 @@ def fused_kernels(programs: Iterable[Program]) -> list[FusedKernel]:
     found: dict[str, FusedKernel] = {}
     for program in programs:
         lower_of, target = Lowerings(), program.made.target
-        graph = choose_algorithms(prepare(program.graph, target), lower_of, target)
-        orders = choose_orders(graph, lower_of, target)
-        partition = fuse(graph, lower_of, orders, enabled=program.made.fused)
+        graph = prepare(program.graph, target)
+        partition = cut_into_kernels(graph, lower_of, target, program.made.fused).partition
         for group in fused_groups(partition):
             kernel = kernel_graph(group, partition)
             line = next((str(w) for w in group.members[0].where), "")
