@@ -51,6 +51,7 @@ from stratal.runtime.workspace import Workspace
 from stratal.schedule.draft import Draft
 from stratal.schedule.on_host import on_host
 from stratal.schedule.program import Planned, ProgramLowering
+from stratal.schedule.tactics import convolutions
 
 
 def no_matter(news: Kernel | int) -> None:
@@ -270,8 +271,9 @@ def prepare(graph: Graph, target: Target) -> Graph:
     """Simplify a graph by rules and make the algorithm choices that are graph rewrites."""
     simple = simplify(verify(graph))
     return fallback.optional(
-        "algorithm choices", lambda: verify(choose_algorithms(simple, Lowerings(), target)), lambda: simple
-    )
+        "algorithm choices", lambda: verify(choose_algorithms(simple, Lowerings(), target, convolutions)),
+        lambda: simple,
+    )  # fmt: skip
 
 
 def decide(

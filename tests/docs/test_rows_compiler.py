@@ -19,6 +19,7 @@ from stratal.loops.lowering import is_contraction
 from stratal.optimize.fuse import fuse
 from stratal.optimize.layout import channels_last, choose_orders
 from stratal.plan.host import current_target
+from stratal.schedule.tactics import convolutions
 
 F = nn.functional
 
@@ -56,7 +57,7 @@ def test_no_partition_fuses_what_its_classes_forbid(seed: int) -> None:
     """Opaque ops stand alone; a sum of products begins a kernel, and no kernel has a second one."""
     graph = prepare(random_graph(seed)[0], current_target())
     lower_of = Lowerings()
-    for group in fuse(graph, lower_of, choose_orders(graph, lower_of, current_target())).groups:
+    for group in fuse(graph, lower_of, choose_orders(graph, lower_of, current_target()), convolutions).groups:
         classes = [fusability(lower_of(m)) for m in group.members]
         assert "opaque" not in classes or len(classes) == 1, group
         assert "complex-out-fusable" not in classes[1:] or group.kind != "contract", group

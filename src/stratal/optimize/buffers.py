@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from stratal.base.errors import VerifyError
 from stratal.base.log import decide
@@ -13,7 +14,7 @@ from stratal.graph.partition import Group
 from stratal.loops.compute import Compute
 from stratal.loops.lowering import axis_positions
 from stratal.optimize.grouping import MAX_WORK, Access, Grouping, named
-from stratal.optimize.padding import reads_through
+from stratal.optimize.padding import pads_with_zero
 from stratal.optimize.ways import Ways
 
 Readers = Mapping[Node, list[Node]]  # of each value, once per access
@@ -106,7 +107,9 @@ class Buffers:
             if image is None:
                 continue  # one number is padded
             alone = len(group.members) == 1 and self._in_memory(image.value, stored)
-            if not alone or not reads_through(pad, users, together=self._channels_together(pad, image)):
+            together = self._channels_together(pad, image)
+            reads = partial(self.kernels.tactics.reads_edges, channels_together=together)
+            if not (alone and pads_with_zero(pad) and all(reads(user, pad) for user in users)):
                 continue
             del stored[pad]
             for reader in dict.fromkeys(self.kernels.group_of[u] for u in users):

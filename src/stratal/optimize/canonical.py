@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable
 from string import ascii_letters
 
-from stratal.base import settings
-from stratal.base.dtypes import float32
 from stratal.base.fallback import skippable, unchanged
 from stratal.base.lowered import Lowered
 from stratal.base.target import Target
@@ -15,9 +13,10 @@ from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node
 from stratal.ops.linear.contract import parse_spec
+from stratal.optimize.asked import ConvolutionTactics
 from stratal.optimize.in_reals import use_reals
 from stratal.optimize.padding import Kind, kind_of, leaving_out, padded_twice, permuted
-from stratal.optimize.phases import FEW_CHANNELS, split_phases
+from stratal.optimize.phases import split_phases
 from stratal.optimize.pieces import multiply_pieces
 from stratal.optimize.ranges import use_ranges
 from stratal.optimize.rewrite import cut, reshaped, rewrite_graph
@@ -25,7 +24,9 @@ from stratal.optimize.sorted_sums import sort_scatters
 
 
 @skippable(unchanged)
-def pad_convolutions(graph: Graph, lower_of: Callable[[Node], Lowered | None], target: Target) -> Graph:
+def pad_convolutions(
+    graph: Graph, lower_of: Callable[[Node], Lowered | None], target: Target, tactics: ConvolutionTactics
+) -> Graph:
     """Make padding and dilation of a convolution's operand a value of its own, and inner loops plain.
 
         conv(x, w, padding=p, lhs_dilation=d)  ->  conv(pad(x, 0, p, d - 1), w)
@@ -37,10 +38,12 @@ def pad_convolutions(graph: Graph, lower_of: Callable[[Node], Lowered | None], t
     Convolutions that leave out the products with padding read images as they are.
     """
     spared, twice = leaving_out(graph, lower_of, target), padded_twice(graph, target)
-    return rewrite_graph(graph, lambda node: _pad_convolution(node, spared, twice))
+    return rewrite_graph(graph, lambda node: _pad_convolution(node, spared, twice, tactics))
 
 
-def _pad_convolution(node: Node, spared: frozenset[Kind], twice: frozenset[Node]) -> tuple[str, Node] | None:
+def _pad_convolution(
+    node: Node, spared: frozenset[Kind], twice: frozenset[Node], tactics: ConvolutionTactics
+) -> tuple[str, Node] | None:
     if node.op.name != "conv" or kind_of(node) in spared:
         return None
     op = node.op.attributes
@@ -56,7 +59,7 @@ def _pad_convolution(node: Node, spared: frozenset[Kind], twice: frozenset[Node]
     high = (0, 0, *(p[1] for p in padding))
     interior = (0, 0, *(d - 1 for d in dilation))
     shown, perm = permuted(x)
-    if (x is not shown and shown in twice) or (x.op.name == "permute" and _sums_tiles(node)):
+    if (x is not shown and shown in twice) or (x.op.name == "permute" and tactics.gradient_by_tiles(node)):
         place = {axis: k for k, axis in enumerate(perm)}
         moved = [tuple(values[place[axis]] for axis in range(len(perm))) for values in (low, high, interior)]
         padded = b.permute(b.pad(shown, zero, low=moved[0], high=moved[1], interior=moved[2]), perm=perm)
@@ -64,16 +67,6 @@ def _pad_convolution(node: Node, spared: frozenset[Kind], twice: frozenset[Node]
         padded = b.pad(x, zero, low=low, high=high, interior=interior)
     attributes = op | {"padding": tuple((0, 0) for _ in padding), "lhs_dilation": tuple(1 for _ in dilation)}
     return "pad-convolution", b.conv(padded, w, **attributes)
-
-
-def _sums_tiles(node: Node) -> bool:
-    """Return whether a convolution is a gradient of filters that Winograd's algorithm may compute."""
-    op = node.op.attributes
-    plain = op["groups"] == 1 and all(n == 1 for n in (*op["strides"], *op["rhs_dilation"]))
-    wide = min(node.aval.ints[:2]) >= FEW_CHANNELS
-    return (
-        settings.winograd.value and plain and wide and node.dtype is float32 and node.aval.ints[2:] == (3, 3)
-    )
 
 
 LONG = 1 << 16  # elements a reduction must have to be worth two kernels
@@ -168,8 +161,10 @@ def _in_parts(b: Builder, x: Node, axis: int, parts: int) -> Node:
 
 
 @skippable(unchanged)
-def choose_algorithms(graph: Graph, lower_of: Callable[[Node], Lowered | None], target: Target) -> Graph:
+def choose_algorithms(
+    graph: Graph, lower_of: Callable[[Node], Lowered | None], target: Target, tactics: ConvolutionTactics
+) -> Graph:
     """Apply every choice of this file."""
     graph = use_reals(graph)
-    convolved = pad_convolutions(split_phases(use_ranges(graph)), lower_of, target)
+    convolved = pad_convolutions(split_phases(use_ranges(graph), tactics), lower_of, target, tactics)
     return split_reductions(split_products(multiply_pieces(sort_scatters(convolved))))

@@ -24,6 +24,7 @@ from stratal.loops.expr import Buffer, Expr, Guard, Var, walk
 from stratal.loops.inverse import inverse
 from stratal.loops.lowering import is_contraction, is_segmented, is_view
 from stratal.loops.rebuild import substitute
+from stratal.optimize.asked import ConvolutionTactics
 from stratal.optimize.buffers import Buffers
 from stratal.optimize.grouping import (
     MAX_WORK,
@@ -50,10 +51,10 @@ class Fusion(Grouping):
     """One run of the pass; see `fuse`. Nodes that stand `alone` share no kernel."""
 
     def __init__(
-        self, graph: Graph, lower_of: LowerOf, orders: Mapping[Node, tuple[int, ...]], enabled: bool = True,
-        alone: frozenset[Node] = frozenset()
-    ) -> None:
-        super().__init__(graph, lower_of, orders)
+        self, graph: Graph, lower_of: LowerOf, orders: Mapping[Node, tuple[int, ...]],
+        tactics: ConvolutionTactics, enabled: bool = True, alone: frozenset[Node] = frozenset(),
+    ) -> None:  # fmt: skip
+        super().__init__(graph, lower_of, orders, tactics)
         self.enabled = enabled
         self.alone = alone
         self.whole |= alone | {v for v in self.by_bodies if not self._is_view(v)}
@@ -462,8 +463,8 @@ def _extents(space: Sequence[Dim]) -> str:
 
 
 def fuse(
-    graph: Graph, lower_of: LowerOf, orders: Mapping[Node, tuple[int, ...]], *, enabled: bool = True,
-    alone: frozenset[Node] = frozenset()
+    graph: Graph, lower_of: LowerOf, orders: Mapping[Node, tuple[int, ...]], tactics: ConvolutionTactics, *,
+    enabled: bool = True, alone: frozenset[Node] = frozenset()
 ) -> Partition:
     """Partition a graph into kernels; `orders` says how values that are not row-major will lie in memory.
 
@@ -471,15 +472,17 @@ def fuse(
     members of a kernel that was measured to be slower than its parts (`stratal tune --fusion`).
     """
     if enabled and tuning.in_force().unfused:
-        alone |= _slower_fused(graph, lower_of, orders)
-    return Fusion(graph, lower_of, orders, enabled, alone).run()
+        alone |= _slower_fused(graph, lower_of, orders, tactics)
+    return Fusion(graph, lower_of, orders, tactics, enabled, alone).run()
 
 
-def _slower_fused(graph: Graph, lower_of: LowerOf, orders: Mapping[Node, tuple[int, ...]]) -> frozenset[Node]:
+def _slower_fused(
+    graph: Graph, lower_of: LowerOf, orders: Mapping[Node, tuple[int, ...]], tactics: ConvolutionTactics
+) -> frozenset[Node]:
     """Return the members of kernels that records say to take apart."""
     unfused = tuning.in_force().unfused
     with collect():  # what would be decided without the records is nobody's decision
-        partition = Fusion(graph, lower_of, orders).run()
+        partition = Fusion(graph, lower_of, orders, tactics).run()
     found: set[Node] = set()
     for group in fused_groups(partition):
         record = unfused.get(fusion_key(kernel_graph(group, partition)))

@@ -14,6 +14,7 @@ from stratal.loops import index
 from stratal.loops.compute import Compute, LoopBody, Nest
 from stratal.loops.expr import Call, Expr, Var, walk
 from stratal.loops.lowering import axis_positions
+from stratal.optimize.asked import ConvolutionTactics
 from stratal.optimize.layout import transposed
 
 LowerOf = Callable[[Node], Lowered | None]
@@ -31,8 +32,12 @@ class Access(NamedTuple):
 class Grouping:
     """The state that fusion builds up and that decides what is stored."""
 
-    def __init__(self, graph: Graph, lower_of: LowerOf, orders: Mapping[Node, tuple[int, ...]]) -> None:
+    def __init__(
+        self, graph: Graph, lower_of: LowerOf, orders: Mapping[Node, tuple[int, ...]],
+        tactics: ConvolutionTactics
+    ) -> None:
         self.graph = graph
+        self.tactics = tactics
         self.number = {node: k for k, node in enumerate(graph.nodes)}
         self.lower_of = lower_of
         self.orders = orders

@@ -13,19 +13,16 @@ is spread, and nothing else is computed.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import NamedTuple
 
-from stratal.base import settings
-from stratal.base.dtypes import float32
 from stratal.base.fallback import skippable, unchanged
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node
 from stratal.ops.linear import family
+from stratal.optimize.asked import ConvolutionTactics
 from stratal.optimize.rewrite import rewrite_graph
-
-FEW_CHANNELS = 16  # fewer do not fill a vector
-WINOGRAD_SHARE = 1 / 3  # of the time of a direct sum, as measured
 
 
 class Axis(NamedTuple):
@@ -73,12 +70,12 @@ class Axis(NamedTuple):
 
 
 @skippable(unchanged)
-def split_phases(graph: Graph) -> Graph:
+def split_phases(graph: Graph, tactics: ConvolutionTactics) -> Graph:
     """Compute the phases of every transposed convolution side by side."""
-    return rewrite_graph(graph, _split)
+    return rewrite_graph(graph, partial(_split, tactics=tactics))
 
 
-def _split(node: Node) -> tuple[str, Node] | None:
+def _split(node: Node, tactics: ConvolutionTactics) -> tuple[str, Node] | None:
     if node.op.name != "conv" or all(d == 1 for d in node.op.attributes["lhs_dilation"]):
         return None
     op, (x, w) = node.op.attributes, node.inputs
@@ -87,7 +84,7 @@ def _split(node: Node) -> tuple[str, Node] | None:
     dilated = [k for k, a in enumerate(axes) if a.step > 1]
     if any(op["strides"][k] != 1 or op["rhs_dilation"][k] != 1 or axes[k].places < 1 for k in dilated):
         return None
-    if not all((*x.aval.ints, *w.aval.ints)) or _is_faster_spread(node, axes):
+    if not all((*x.aval.ints, *w.aval.ints)) or _is_faster_spread(node, axes, tactics):
         return None
     b = Builder(node.where)
     padding = tuple(axes[k].padding if k in dilated else op["padding"][k] for k in range(len(axes)))
@@ -97,15 +94,11 @@ def _split(node: Node) -> tuple[str, Node] | None:
     return "split-phases", _spread(b, _interleave(b, made, op["groups"], axes), axes)
 
 
-def _is_faster_spread(node: Node, axes: list[Axis]) -> bool:
-    """Return whether Winograd's algorithm over the spread operand takes fewer products than all phases."""
-    op, w = node.op.attributes, node.inputs[1].aval
-    plain = op["groups"] == 1 and all(s == 1 for s in (*op["strides"], *op["rhs_dilation"]))
-    fits = w.ints[2:] == (3, 3) and w.dtype is float32 and min(w.ints[:2]) >= FEW_CHANNELS
-    if not (settings.winograd.value and plain and fits):
-        return False
-    spread = math.prod(a.step * a.window for a in axes) * WINOGRAD_SHARE
-    return spread < math.prod(a.phases * a.taps for a in axes)
+def _is_faster_spread(node: Node, axes: list[Axis], tactics: ConvolutionTactics) -> bool:
+    """Return whether the spread operand is convolved by tiles, in fewer products than all phases take."""
+    share = tactics.share_by_tiles(node)
+    spread = math.prod(a.step * a.window for a in axes) * share
+    return share < 1 and spread < math.prod(a.phases * a.taps for a in axes)
 
 
 def _filters(b: Builder, w: Node, groups: int, axes: list[Axis]) -> Node:

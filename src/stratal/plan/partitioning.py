@@ -17,6 +17,7 @@ from stratal.optimize.canonical import choose_algorithms
 from stratal.optimize.fuse import fuse
 from stratal.optimize.layout import Order, choose_orders, strides
 from stratal.schedule.program import Planned
+from stratal.schedule.tactics import convolutions
 
 
 class Lowerings:
@@ -56,7 +57,7 @@ def cut_into_kernels(
 
     `given` are the axis orders of inputs that do not lie row-major.
     """
-    graph = choose_algorithms(graph, lower_of, target)
+    graph = choose_algorithms(graph, lower_of, target, convolutions)
     orders = choose_orders(graph, lower_of, target, given)
     partition = partitioned(graph, lower_of, orders, fused)
     return Planned(graph, partition, lambda node: strides(node.aval.ints, orders.get(node)))
@@ -69,8 +70,8 @@ def partitioned(
     fused = fused and fallback.floor() == fallback.FUSED
     alone = frozenset(n for n in fallback.below_fused() if isinstance(n, Node))
     found = fallback.optional(
-        "fusion", partial(fuse, graph, lower_of, orders, enabled=fused, alone=alone),
-        partial(fuse, graph, lower_of, orders, enabled=False),
+        "fusion", partial(fuse, graph, lower_of, orders, convolutions, enabled=fused, alone=alone),
+        partial(fuse, graph, lower_of, orders, convolutions, enabled=False),
     )  # fmt: skip
     for group in found.groups:
         group.why = fallback.reason(group.members[0]) or group.why

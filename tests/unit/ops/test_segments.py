@@ -18,6 +18,7 @@ from stratal.loops.stmt import Prefetch, statements
 from stratal.optimize.canonical import choose_algorithms
 from stratal.optimize.simplify import simplify
 from stratal.plan.host import current_target
+from stratal.schedule.tactics import convolutions
 
 NODES, EDGES, FEATURES = 700, 9000, 40
 RNG = np.random.default_rng(5)
@@ -136,7 +137,7 @@ def test_the_gradient_of_two_layers_equals_finite_differences() -> None:
 
 def carried_by(step: Any) -> list[list[str]]:
     """Return the dtypes of what each sorting of indices carries along."""
-    graph = choose_algorithms(simplify(step.program.graph), Lowerings(), current_target())
+    graph = choose_algorithms(simplify(step.program.graph), Lowerings(), current_target(), convolutions)
     return [[str(x.dtype) for x in n.inputs[1:]] for n in graph.nodes if n.op.name == "segments"]
 
 

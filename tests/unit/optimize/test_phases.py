@@ -12,7 +12,13 @@ from benchmarks.reference import fault
 import stratal as st
 from stratal import nn
 from stratal.base import settings
+from stratal.base.dtypes import float32
+from stratal.base.types import TensorType
+from stratal.graph.builder import Builder
+from stratal.graph.graph import Graph
+from stratal.graph.node import graph_input
 from stratal.optimize.phases import split_phases
+from stratal.schedule.tactics import convolutions
 
 
 def _random_case(number: int, rng: np.random.Generator) -> Case:
@@ -56,7 +62,7 @@ def _convolution(x: tuple[int, ...], w: tuple[int, ...], strides: tuple[int, int
     case = Case(0, "transposed", "float32", (x, w), geometry=geometry)
     program = _program(case)
     program(*map(st.tensor, case.inputs()))
-    (conv,) = [n for n in split_phases(program.program.graph).nodes if n.op.name == "conv"]
+    (conv,) = [n for n in split_phases(program.program.graph, convolutions).nodes if n.op.name == "conv"]
     return conv
 
 
@@ -65,6 +71,18 @@ def test_no_zeros_are_put_between_elements_before_a_convolution() -> None:
     assert conv.op.attributes["lhs_dilation"] == (1, 1)
     assert conv.shape[1] == 3 * 2 * 3 and conv.inputs[1].shape[2:] == (2, 2)
     assert conv.inputs[0].op.name != "pad"
+
+
+@pytest.mark.parametrize(("share", "splits"), [(1.0, True), (0.5, True), (0.1, False)])
+def test_phases_are_split_where_tactics_have_nothing_quicker_for_the_spread_operand(
+    share: float, splits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, w = (graph_input("x", TensorType(float32, s)) for s in ((2, 4, 8, 8), (3, 4, 3, 3)))
+    conv = Builder().conv(x, w, strides=(1, 1), padding=((2, 2), (2, 2)), lhs_dilation=(2, 2),
+                          rhs_dilation=(1, 1), groups=1)  # fmt: skip
+    monkeypatch.setattr(convolutions, "share_by_tiles", lambda conv: share)
+    (found,) = [n for n in split_phases(Graph([x, w], [conv]), convolutions).nodes if n.op.name == "conv"]
+    assert (found is not conv) == splits
 
 
 def test_of_a_window_of_one_element_only_what_is_not_zero_is_computed() -> None:
