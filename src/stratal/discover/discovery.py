@@ -19,7 +19,6 @@ from stratal.discover.rules import FoundRule, build
 from stratal.graph.graph import substitute
 from stratal.graph.node import Node, topological
 from stratal.graph.op import Op
-from stratal.graph.pattern import COMMUTATIVE
 
 MOST_STEPS = 60  # graphs that a pair is followed through, before it counts as a rule of its own
 Progress = Callable[["Discovery"], None]
@@ -154,7 +153,7 @@ def _order(node: Node, names: Mapping[Node, str]) -> tuple[int, str]:
     for below in topological([node]):
         if below not in known:
             operands = [known[x] for x in below.inputs]
-            if below.op.name in COMMUTATIVE:
+            if below.op.commutative:
                 operands.sort()
             text = f"{below.op}({', '.join(t for _, t in operands)})"
             known[below] = 1 + sum(n for n, _ in operands), text

@@ -23,7 +23,6 @@ from stratal.discover.fingerprint import Array, digest, draws, evaluate
 from stratal.discover.terms import Unknown
 from stratal.graph.node import Node, graph_input, make, topological
 from stratal.graph.op import REGISTRY, Op
-from stratal.graph.pattern import COMMUTATIVE
 
 MOST_ELEMENTS: Final = 4096
 MOST_AXES: Final = 5
@@ -207,16 +206,13 @@ class Enumeration:
             arity = cls.arity if cls.arity is not None else 2
             for split in _splits(size - 1, arity):
                 for operands in itertools.product(*(tuple(self.levels[k]) for k in split)):
-                    if cls.name in COMMUTATIVE and not self._in_order(operands):
+                    if cls.commutative and not self._in_order(operands):
                         continue
-                    if cls.name in self.once and self._stands_on(cls.name, operands):
+                    if cls.name in self.once and _stands_on(cls, operands):
                         continue
                     types = tuple(x.aval for x in operands)
                     for op in _calls(cls, types, self.types):
                         yield make(op, *operands)
-
-    def _stands_on(self, name: str, operands: Sequence[Node]) -> bool:
-        return any(x.op.name == name for x in topological(operands))
 
     def _in_order(self, operands: Sequence[Node]) -> bool:
         numbers = [self.number[x] for x in operands]
@@ -281,3 +277,7 @@ def _splits(total: int, parts: int) -> Iterator[tuple[int, ...]]:
 def records(names: Iterable[str]) -> list[type[Op]]:
     """Return records by name. Raises: KeyError."""
     return [REGISTRY[n] for n in names]
+
+
+def _stands_on(cls: type[Op], operands: Sequence[Node]) -> bool:
+    return any(isinstance(x.op, cls) for x in topological(operands))

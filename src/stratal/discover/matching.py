@@ -10,7 +10,6 @@ from stratal.base.types import TensorType
 from stratal.discover.prove import prove
 from stratal.discover.rules import Applied, FoundRule, Free, Side, Sizes, built, value_of, variables
 from stratal.graph.node import Node, graph_input
-from stratal.graph.pattern import COMMUTATIVE
 
 
 class Bound(NamedTuple):
@@ -42,7 +41,7 @@ def _matched(side: Side, node: Node, bound: Bound, rule: FoundRule) -> Iterator[
     if node.op.name != side.op or len(node.inputs) != len(side.arguments):
         return
     orders = [side.arguments]
-    if side.op in COMMUTATIVE and side.arguments[0] != side.arguments[1]:
+    if node.op.commutative and side.arguments[0] != side.arguments[1]:
         orders.append(side.arguments[::-1])
     for arguments in orders:
         for found in _all(arguments, node.inputs, bound, rule):

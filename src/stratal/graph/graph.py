@@ -10,7 +10,7 @@ from typing import Any, Final, final
 from stratal.base.errors import VerifyError
 from stratal.base.types import TensorType
 from stratal.graph.literal import Literal, show
-from stratal.graph.node import Const, Input, Node, is_frozen, label_of, rebuild, topological
+from stratal.graph.node import Const, Input, Item, Node, is_frozen, label_of, rebuild, topological
 from stratal.graph.op import Op
 
 
@@ -195,7 +195,7 @@ def verify(graph: Graph) -> Graph:
                     f"graph {graph.name}: {node!r} before its operand {child!r}", where=node.where
                 )
         known.add(node)
-        if isinstance(node.op, (Input, Const)) or node.op.name == "item":
+        if isinstance(node.op, (Input, Const, Item)):
             continue
         inferred = node.op.infer(*[i.aval for i in node.inputs])
         if inferred != node.type:

@@ -60,6 +60,9 @@ class Op:
     _fields: ClassVar[tuple[str, ...]] = ()
     foldable: ClassVar[bool] = True  # may be evaluated at compile time when its inputs are constant
     effects: ClassVar[bool] = False  # must not be dropped, merged or repeated (host calls)
+    commutative: ClassVar[bool] = False  # op(y, x) has the bits of op(x, y)
+    pointwise: ClassVar[bool] = False  # an element of the result is made of those of operands at its indices
+    pinned: ClassVar[bool] = False  # what it marks must not be moved away from it
     begins: ClassVar[bool] = False  # what goes on beside the kernels behind it: it runs as soon as it can
     by_parts: ClassVar[bool] = False  # of complex operands: does the same to real and imaginary parts
     ulp: ClassVar[float] = 0.5  # bound on the rounding error of the lowered form, in units in the last place

@@ -21,8 +21,7 @@ from stratal.base.source import SourceLine, merge
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Const, Node
-
-COMMUTATIVE: Final = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"})
+from stratal.graph.op import REGISTRY
 
 Bindings = dict[str, Any]
 Matcher = Callable[[Node, Bindings], bool]
@@ -245,7 +244,7 @@ def orders(pattern: Pattern) -> Iterator[Pattern]:
         return
     for args in itertools.product(*(list(orders(a)) for a in pattern.args)):
         yield Apply(pattern.op, args, pattern.attributes)
-        if pattern.op in COMMUTATIVE and len(args) == 2 and args[0] != args[1]:
+        if REGISTRY[pattern.op].commutative and len(args) == 2 and args[0] != args[1]:
             yield Apply(pattern.op, args[::-1], pattern.attributes)
 
 

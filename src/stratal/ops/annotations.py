@@ -49,6 +49,7 @@ class Barrier(Annotation):
 
     id: int
     foldable = False
+    pinned = True
     cases = tuple((shape, 3) for shape in SAMPLE_SHAPES)
 
     def infer(self, *types: TensorType) -> TensorType:
@@ -70,6 +71,7 @@ class Constrain(Annotation):
 
     spec: str
     foldable = False
+    pinned = True
     cases = tuple((shape, "rows:data") for shape in SAMPLE_SHAPES)
 
     def infer(self, *types: TensorType) -> TensorType:

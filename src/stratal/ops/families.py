@@ -91,6 +91,7 @@ class Elementwise(RowWise):
     differentiable, `partials`.
     """
 
+    pointwise = True
     kinds: ClassVar[str] = "uif"
     ufunc: ClassVar[Callable[..., Any] | None] = None
     fn: ClassVar[str] = ""

@@ -19,8 +19,6 @@ from stratal.loops.compute import Compute
 from stratal.loops.lowering import is_view
 from stratal.optimize.grouping import LowerOf
 
-_FIXED = frozenset(("barrier", "constrain"))  # what they hold must not be moved
-
 
 class Hoisted(NamedTuple):
     """A graph in two: `rest` has the inputs of the whole, then one for each result of `prologue`."""
@@ -76,7 +74,7 @@ def decided_alone(graph: Graph) -> set[Node]:
         if isinstance(node.op, Input):
             if is_frozen(node) and node not in states:
                 alone.add(node)
-        elif node.op.effects or node.op.name in _FIXED:
+        elif node.op.effects or node.op.pinned:
             continue
         elif all(i in alone or i in free for i in node.inputs):
             (free if all(i in free for i in node.inputs) else alone).add(node)

@@ -20,8 +20,12 @@ from stratal.graph.graph import Graph
 from stratal.graph.interpret import apply
 from stratal.graph.node import Const, Item, Node, constant, make
 from stratal.graph.op import REGISTRY, Array, Op
-from stratal.graph.pattern import COMMUTATIVE, Rules, uniform_scalar
-from stratal.ops.families import Elementwise
+from stratal.graph.pattern import Rules, uniform_scalar
+from stratal.ops.control.cond import Cond
+from stratal.ops.control.scan import Scan
+from stratal.ops.control.while_ import While
+from stratal.ops.linear.family import Bilinear
+from stratal.ops.reduce.reductions import Sum
 from stratal.optimize.control import inline_calls, merge_twins, resolve_item, trim_control
 from stratal.optimize.rewrite import rewrite_graph
 from stratal.optimize.rules_arithmetic import ARITHMETIC
@@ -108,7 +112,7 @@ class _Simplifier:
 
 
 def _has_region(op: Op) -> bool:
-    return op.name in ("scan", "cond", "while")
+    return isinstance(op, (Scan, Cond, While))
 
 
 def cse(graph: Graph, counts: Counter[str] | None = None) -> Graph:
@@ -118,7 +122,7 @@ def cse(graph: Graph, counts: Counter[str] | None = None) -> Graph:
         number.setdefault(node, len(number))
 
     def step(node: Node) -> tuple[str, Node] | None:
-        if node.op.name not in COMMUTATIVE or len(node.inputs) != 2:
+        if not node.op.commutative or len(node.inputs) != 2:
             return None
         x, y = node.inputs
         if number.setdefault(x, len(number)) <= number.setdefault(y, len(number)):
@@ -132,7 +136,7 @@ def cse(graph: Graph, counts: Counter[str] | None = None) -> Graph:
 
 def _has_swapped(graph: Graph) -> bool:
     """Return whether some commutative op occurs with its operands in both orders."""
-    pairs = {(n.op.name, *n.inputs) for n in graph.nodes if n.op.name in COMMUTATIVE and len(n.inputs) == 2}
+    pairs = {(n.op.name, *n.inputs) for n in graph.nodes if n.op.commutative and len(n.inputs) == 2}
     return any((name, y, x) in pairs for name, x, y in pairs if x is not y)
 
 
@@ -146,9 +150,6 @@ def _report(before: Graph, after: Graph, counts: Counter[str]) -> None:
 # -- constant folding ----------------------------------------------------------------------------------------
 MAX_ELEMENTS = 4096  # a folded result is stored in the program; this many float32 are 16 KiB
 MAX_OPERAND_ELEMENTS = 1 << 16  # work at compile time stays in the microseconds
-_CHEAP_TO_MAKE = frozenset({"broadcast", "iota", "barrier", "constrain"})
-_POINTWISE = frozenset({"select", "cast", "bitcast"})
-_SUMS = frozenset({"contract", "conv", "sum"})
 
 
 def fold(node: Node) -> tuple[str, Node] | None:
@@ -161,14 +162,14 @@ def fold(node: Node) -> tuple[str, Node] | None:
         return _uniform(node)
     if not node.inputs or isinstance(node.type, TupleType) or isinstance(node.op, Item) or node.op.effects:
         return None
-    if not node.op.foldable or node.op.name in _CHEAP_TO_MAKE:
+    if not node.op.foldable:
         return None
     if _adds_nothing(node):
         return "empty", _repeated(constant(np.zeros((), node.dtype.np), node.where), node)
     scalars = [uniform_scalar(i) for i in node.inputs]
     if any(s is None and not isinstance(i.op, Const) for i, s in zip(node.inputs, scalars, strict=True)):
         return None
-    if all(s is not None for s in scalars) and _is_pointwise(node):
+    if all(s is not None for s in scalars) and node.op.pointwise:
         one = apply(node.op, *(s.op.value.array for s in scalars))  # type: ignore[union-attr]
         return "fold", _repeated(constant(np.asarray(one), node.where), node)
     arrays = [_known(i) for i in node.inputs]
@@ -189,13 +190,9 @@ def _known(node: Node) -> Array | None:
 
 def _adds_nothing(node: Node) -> bool:
     """Return whether a value has no elements, or is a sum of none."""
-    if node.op.name in _SUMS:
+    if isinstance(node.op, (Bilinear, Sum)):
         return any(known_equal(i.aval.size, 0) for i in node.inputs)
-    return _is_pointwise(node) and known_equal(node.aval.size, 0)
-
-
-def _is_pointwise(node: Node) -> bool:
-    return isinstance(node.op, Elementwise) or node.op.name in _POINTWISE
+    return node.op.pointwise and known_equal(node.aval.size, 0)
 
 
 def _repeated(scalar: Node, like: Node) -> Node:

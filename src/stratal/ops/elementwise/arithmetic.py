@@ -23,6 +23,7 @@ class Add(Elementwise):
     """x + y; integers wrap."""
 
     arity = 2
+    commutative = True
     kinds = "uifc"
     by_parts = True
     exact = "uif"
@@ -63,6 +64,7 @@ class Mul(Elementwise):
     """x * y; integers wrap."""
 
     arity = 2
+    commutative = True
     kinds = "uifc"
     exact = "uif"
     ufunc = np.multiply
@@ -210,6 +212,7 @@ class Extreme(Elementwise):
     """What max and min share: where x == y each gets half of the cotangent."""
 
     arity = 2
+    commutative = True
     exact = "ui"  # of -0.0 and 0.0 a kernel may give the other one
 
     def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:

@@ -27,6 +27,7 @@ class Cast(RowWise):
 
     dtype: DType
     arity = 1
+    pointwise = True
     exact = "buif"
 
     def infer(self, *types: TensorType) -> TensorType:
@@ -98,6 +99,7 @@ class Bitcast(RowWise):
 
     dtype: DType
     arity = 1
+    pointwise = True
     exact = "uif"
     not_differentiable = "the bits of a number are not a smooth function of it"
 
@@ -140,6 +142,7 @@ class Select(RowWise):
     """x where `condition` holds, else y. Both are computed, so hide a bad operand before it, not with it."""
 
     arity = 3
+    pointwise = True
     by_parts = True
     exact = "buif"
 

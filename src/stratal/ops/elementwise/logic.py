@@ -24,9 +24,9 @@ class Bitwise(Elementwise):
 
 
 bitwise = records(__name__, Bitwise)
-bitwise("and", "x & y.", ufunc=np.bitwise_and, fn="and")
-bitwise("or", "x | y.", ufunc=np.bitwise_or, fn="or")
-bitwise("xor", "x ^ y.", ufunc=np.bitwise_xor, fn="xor")
+bitwise("and", "x & y.", ufunc=np.bitwise_and, fn="and", commutative=True)
+bitwise("or", "x | y.", ufunc=np.bitwise_or, fn="or", commutative=True)
+bitwise("xor", "x ^ y.", ufunc=np.bitwise_xor, fn="xor", commutative=True)
 bitwise("not", "~x: `not` on bool, the complement on integers.", ufunc=np.invert, fn="not", arity=1)
 
 
@@ -83,8 +83,11 @@ class Comparison(Test):
 
 
 comparison = records(__name__, Comparison)
-comparison("eq", "x == y.", ufunc=np.equal, fn="eq", kinds="buifc", join="and")
-comparison("ne", "x != y; true where either is NaN.", ufunc=np.not_equal, fn="ne", kinds="buifc", join="or")
+comparison("eq", "x == y.", ufunc=np.equal, fn="eq", kinds="buifc", join="and", commutative=True)
+comparison(
+    "ne", "x != y; true where either is NaN.", ufunc=np.not_equal, fn="ne", kinds="buifc", join="or",
+    commutative=True,
+)  # fmt: skip
 comparison("lt", "x < y; False < True.", ufunc=np.less, fn="lt")
 comparison("le", "x <= y.", ufunc=np.less_equal, fn="le")
 comparison("gt", "x > y.", ufunc=np.greater, fn="gt")

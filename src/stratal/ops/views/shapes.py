@@ -161,6 +161,7 @@ class Broadcast(Movement):
     shape: Shape
     axes: tuple[int, ...]
     arity = 1
+    foldable = False  # it is sooner made again than stored
     dim_attributes = ("shape",)
     cases = (
         ((3,), (2, 3), (1,)), ((2, 1), (2, 3), (0, 1)), ((1, 3), (4, 2, 3), (1, 2)), ((), (2, 0), ()),
