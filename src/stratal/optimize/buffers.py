@@ -13,6 +13,7 @@ from stratal.graph.node import Item, Node
 from stratal.graph.partition import Group
 from stratal.loops.compute import Compute
 from stratal.loops.lowering import axis_positions
+from stratal.ops.views.boxes import Pad
 from stratal.optimize.grouping import MAX_WORK, Access, Grouping, named
 from stratal.optimize.padding import pads_with_zero
 from stratal.optimize.ways import Ways
@@ -101,7 +102,7 @@ class Buffers:
     def _without_padding(self, stored: dict[Node, None]) -> dict[Node, None]:
         """Let convolutions by tiles read images that lie in memory without their padded copies."""
         readers = self._readers()
-        for pad in [v for v in stored if v.op.name == "pad" and v not in self.kernels.whole]:
+        for pad in [v for v in stored if isinstance(v.op, Pad) and v not in self.kernels.whole]:
             group, users = self.kernels.group_of[pad], readers.get(pad, [])
             image = next((a for a in self.kernels.reads[pad] if a.indices), None)
             if image is None:

@@ -12,7 +12,10 @@ from stratal.base.target import Target
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node
-from stratal.ops.linear.contract import parse_spec
+from stratal.ops.linear.contract import Contract, parse_spec
+from stratal.ops.linear.conv import Conv
+from stratal.ops.reduce.reductions import Extreme, Sum
+from stratal.ops.views.shapes import Permute
 from stratal.optimize.asked import ConvolutionTactics
 from stratal.optimize.in_reals import use_reals
 from stratal.optimize.padding import Kind, kind_of, leaving_out, padded_twice, permuted
@@ -44,7 +47,7 @@ def pad_convolutions(
 def _pad_convolution(
     node: Node, spared: frozenset[Kind], twice: frozenset[Node], tactics: ConvolutionTactics
 ) -> tuple[str, Node] | None:
-    if node.op.name != "conv" or kind_of(node) in spared:
+    if not isinstance(node.op, Conv) or kind_of(node) in spared:
         return None
     op = node.op.attributes
     padding, dilation = op["padding"], op["lhs_dilation"]
@@ -59,7 +62,7 @@ def _pad_convolution(
     high = (0, 0, *(p[1] for p in padding))
     interior = (0, 0, *(d - 1 for d in dilation))
     shown, perm = permuted(x)
-    if (x is not shown and shown in twice) or (x.op.name == "permute" and tactics.gradient_by_tiles(node)):
+    if (x is not shown and shown in twice) or (isinstance(x.op, Permute) and tactics.gradient_by_tiles(node)):
         place = {axis: k for k, axis in enumerate(perm)}
         moved = [tuple(values[place[axis]] for axis in range(len(perm))) for values in (low, high, interior)]
         padded = b.permute(b.pad(shown, zero, low=moved[0], high=moved[1], interior=moved[2]), perm=perm)
@@ -87,7 +90,7 @@ def split_reductions(graph: Graph) -> Graph:
 
 
 def _split_reduction(node: Node) -> tuple[str, Node] | None:
-    if node.op.name not in ("sum", "reduce_max", "reduce_min"):
+    if not isinstance(node.op, (Sum, Extreme)):
         return None
     (x,) = node.inputs
     axes = node.op.attributes["axes"]
@@ -127,7 +130,7 @@ def split_products(graph: Graph) -> Graph:
 
 
 def _split_product(node: Node) -> tuple[str, Node] | None:
-    if node.op.name != "contract" or node.dtype.compute is not node.dtype:
+    if not isinstance(node.op, Contract) or node.dtype.compute is not node.dtype:
         return None
     s = parse_spec(node.op.attributes["spec"])
     letter = next((c for c in ascii_letters if c not in s.left + s.right), None)

@@ -16,6 +16,9 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Node
+from stratal.ops.elementwise.complex_numbers import Complex, ViewAsComplex, ViewAsReal
+from stratal.ops.views.boxes import Slice
+from stratal.ops.views.shapes import Reshape
 from stratal.optimize.rewrite import rewrite_graph
 
 PLACE = {"real": 0, "imag": 1}  # of a part in a pair
@@ -43,16 +46,16 @@ def _in_reals(node: Node) -> tuple[str, Node] | None:
     if name in PLACE:
         return _part(b, first, PLACE[name])
     if name == "view_as_complex":
-        return ("same-pairs", first.inputs[0]) if first.op.name == "view_as_real" else None
+        return ("same-pairs", first.inputs[0]) if isinstance(first.op, ViewAsReal) else None
     if name == "view_as_real":
-        return ("same-pairs", first.inputs[0]) if first.op.name == "view_as_complex" else None
+        return ("same-pairs", first.inputs[0]) if isinstance(first.op, ViewAsComplex) else None
     found = node.op.in_reals(b, *node.inputs)
     return None if found is None else ("in-reals", found)
 
 
 def _part(b: Builder, x: Node, place: int) -> tuple[str, Node]:
     """Return the real or the imaginary part of a value whose operands are in real numbers."""
-    if x.op.name == "complex":
+    if isinstance(x.op, Complex):
         return "part-of-complex", x.inputs[place]
     if isinstance(x.op, Const):
         array = x.op.value.array
@@ -71,12 +74,12 @@ def pick(b: Builder, pairs: Node, place: int) -> Node:
 
 def _same_pairs(node: Node) -> tuple[str, Node] | None:
     """Use the pairs a complex number's parts were picked from, if they are the same."""
-    if node.op.name != "complex":
+    if not isinstance(node.op, Complex):
         return None
     b = Builder(node.where)
     part = node.inputs[0]
-    cut = part.inputs[0] if part.op.name == "reshape" else part
-    pairs = cut.inputs[0] if cut.op.name == "slice" else None
+    cut = part.inputs[0] if isinstance(part.op, Reshape) else part
+    pairs = cut.inputs[0] if isinstance(cut.op, Slice) else None
     if pairs is None or pairs.shape != (*node.shape, 2):
         return None
     if any(pick(b, pairs, k) is not part for k, part in enumerate(node.inputs)):

@@ -21,6 +21,10 @@ from stratal.base.target import Target
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node
 from stratal.loops.compute import Compute, SameBytes
+from stratal.ops.linear.contract import Contract
+from stratal.ops.linear.conv import Conv
+from stratal.ops.views.boxes import Pad
+from stratal.ops.views.shapes import Broadcast, Permute, Reshape
 
 Order = tuple[int, ...]
 
@@ -46,7 +50,7 @@ def choose_orders(
     orders: dict[Node, Order] = dict(given or {})
     convolved: dict[Node, Node] = {}
     for node in graph.nodes:
-        for source in _sources(node.inputs[0]) if node.op.name == "conv" else ():
+        for source in _sources(node.inputs[0]) if isinstance(node.op, Conv) else ():
             if source not in convolved or source is node.inputs[0]:  # rather than through a permutation
                 convolved[source] = node
     inmost = innermost_axis(graph, target)
@@ -54,7 +58,7 @@ def choose_orders(
         if isinstance(node.op, (Input, Const, Item)) or not isinstance(lower_of(node), Compute):
             continue
         rank = len(node.shape)
-        if node.op.name == "conv" or (rank > 2 and node in convolved):
+        if isinstance(node.op, Conv) or (rank > 2 and node in convolved):
             conv = convolved.get(node, node)
             found = _order_of(node.inputs[0], orders)
             if _is_depthwise(conv) and _walks(conv, found[-1]):
@@ -86,8 +90,8 @@ def transposed(node: Node) -> list[Node]:
 
     They are stored row-major: a transpose copies by tiles, a reshape of one would element by element.
     """
-    flat = [x.inputs[0] for x in node.inputs if x.op.name == "reshape" and x.aval.ndim == 1]
-    return [x for x in flat if x.op.name == "permute"]
+    flat = [x.inputs[0] for x in node.inputs if isinstance(x.op, Reshape) and x.aval.ndim == 1]
+    return [x for x in flat if isinstance(x.op, Permute)]
 
 
 def innermost_axis(graph: Graph, target: Target) -> str:
@@ -96,7 +100,7 @@ def innermost_axis(graph: Graph, target: Target) -> str:
     """
     work = dict.fromkeys(("channels", "batch", "rows"), 0.0)
     for node in graph.nodes:
-        if node.op.name == "conv" and _of_activations(node):
+        if isinstance(node.op, Conv) and _of_activations(node):
             lanes = target.lanes(max(4, node.dtype.itemsize))
             batch, channels, *image = node.aval.ints
             if not _is_depthwise(node):
@@ -133,7 +137,7 @@ def _walks(conv: Node, axis: int) -> bool:
 
 def _order_of(node: Node, orders: dict[Node, Order]) -> Order:
     """Return the order in which a value lies, seen through permutations."""
-    if node.op.name == "permute" and node not in orders:
+    if isinstance(node.op, Permute) and node not in orders:
         given, perm = _order_of(node.inputs[0], orders), node.op.attributes["perm"]
         return tuple(perm.index(axis) for axis in given)
     return orders.get(node, tuple(range(len(node.shape))))
@@ -146,10 +150,10 @@ def _note(node: Node, order: Order, why: str) -> None:
 def _sources(node: Node) -> list[Node]:
     """Return the values a convolution's first operand is a permutation or padding of."""
     found = [node]
-    while node.op.name == "permute":
+    while isinstance(node.op, Permute):
         node = node.inputs[0]
         found.append(node)
-    return found[-1:] if found[-1].op.name == "pad" else []
+    return found[-1:] if isinstance(found[-1].op, Pad) else []
 
 
 def _inherited(node: Node, orders: dict[Node, Order], rank: int) -> Order | None:
@@ -157,11 +161,11 @@ def _inherited(node: Node, orders: dict[Node, Order], rank: int) -> Order | None
 
     A permutation moves the axes of its operand's.
     """
-    if node.op.name == "permute":
+    if isinstance(node.op, Permute):
         given = orders.get(node.inputs[0])
         perm: tuple[int, ...] = node.op.attributes["perm"]
         return None if given is None else tuple(perm.index(axis) for axis in given)
-    if node.op.name in ("reshape", "broadcast", "contract"):
+    if isinstance(node.op, (Reshape, Broadcast, Contract)):
         return None
     return next((orders[v] for v in node.inputs if v in orders and len(v.shape) == rank), None)
 

@@ -24,6 +24,8 @@ from stratal.base.types import Type
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Node
 from stratal.graph.op import Op
+from stratal.ops.linear.conv import Conv
+from stratal.ops.views.shapes import Permute, Reshape
 from stratal.optimize.layout import choose_orders, innermost_axis
 
 Kind = tuple[Op, tuple[Type, ...]]
@@ -66,9 +68,9 @@ def permuted(x: Node) -> tuple[Node, tuple[int, ...]]:
     Where one of them is a single element, batch and channels are exchanged by a reshape.
     """
     rank = len(x.shape)
-    if x.op.name == "permute":
-        return x.inputs[0], x.op.attributes["perm"]
-    if x.op.name == "reshape" and rank > 2 and 1 in x.shape[:2]:
+    if isinstance(x.op, Permute):
+        return x.inputs[0], x.op.perm
+    if isinstance(x.op, Reshape) and rank > 2 and 1 in x.shape[:2]:
         exchanged = (1, 0, *range(2, rank))
         if x.inputs[0].shape == tuple(x.shape[axis] for axis in exchanged):
             return x.inputs[0], exchanged
@@ -85,7 +87,7 @@ def _is_padded(node: Node) -> bool:
 
     Tiles of a single filter hold several pixels, which lie inside and outside.
     """
-    if node.op.name != "conv" or not node.dtype.is_float or node.dtype.compute is not node.dtype:
+    if not isinstance(node.op, Conv) or not node.dtype.is_float or node.dtype.compute is not node.dtype:
         return False
     op = node.op.attributes
     dense = op["groups"] == 1 and all(d == 1 for d in op["lhs_dilation"])

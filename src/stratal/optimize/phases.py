@@ -21,6 +21,7 @@ from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node
 from stratal.ops.linear import family
+from stratal.ops.linear.conv import Conv
 from stratal.optimize.asked import ConvolutionTactics
 from stratal.optimize.rewrite import rewrite_graph
 
@@ -76,7 +77,7 @@ def split_phases(graph: Graph, tactics: ConvolutionTactics) -> Graph:
 
 
 def _split(node: Node, tactics: ConvolutionTactics) -> tuple[str, Node] | None:
-    if node.op.name != "conv" or all(d == 1 for d in node.op.attributes["lhs_dilation"]):
+    if not isinstance(node.op, Conv) or all(d == 1 for d in node.op.attributes["lhs_dilation"]):
         return None
     op, (x, w) = node.op.attributes, node.inputs
     sizes = (x.aval.ints[2:], w.aval.ints[2:], op["lhs_dilation"], op["padding"], node.aval.ints[2:])

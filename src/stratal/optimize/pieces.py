@@ -18,6 +18,7 @@ from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node, rebuild
 from stratal.ops.linear.contract import parse_spec
+from stratal.ops.views.boxes import Concatenate
 from stratal.optimize.prologue import decided_alone
 from stratal.optimize.rewrite import cut, with_roots
 
@@ -43,7 +44,7 @@ def _read_by_few_rows(graph: Graph) -> set[Node]:
     readers: dict[Node, list[Node]] = {}
     for node in graph.nodes:
         for operand in node.inputs:
-            if operand.op.name == "concatenate" and operand not in kept and _is_large(operand):
+            if isinstance(operand.op, Concatenate) and operand not in kept and _is_large(operand):
                 readers.setdefault(operand, []).append(node)
     return {whole for whole, users in readers.items() if all(_repeats_little(u, whole) for u in users)}
 

@@ -23,7 +23,9 @@ from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Node, make, rebuild
 from stratal.graph.pattern import uniform_scalar
-from stratal.ops.elementwise.powers import ExpWithin
+from stratal.ops.elementwise.powers import Exp, ExpWithin
+from stratal.ops.reduce.reductions import Extreme
+from stratal.ops.views.shapes import Broadcast
 from stratal.optimize.rewrite import with_roots
 
 INF: Final = math.inf
@@ -65,7 +67,7 @@ def use_ranges(graph: Graph) -> Graph:
         if node in near:
             better = _better(now, facts)
             if better is not None:
-                counts[better.op.name if better.op.name == "exp_within" else "known maximum"] += 1
+                counts["exp_within" if isinstance(better.op, ExpWithin) else "known maximum"] += 1
                 now = better
             if now not in facts:
                 facts[now] = _known(now, lambda n: facts.get(n, NOTHING))
@@ -77,7 +79,7 @@ def use_ranges(graph: Graph) -> Graph:
 
 def _before_exponentials(graph: Graph) -> set[Node]:
     """Return what is at most a few steps before an exponential: nothing else is worth a look."""
-    last = {node for node in graph.nodes if node.op.name == "exp"}
+    last = {node for node in graph.nodes if type(node.op) is Exp}
     near = set(last)
     for _ in range(STEPS):
         last = {i for node in last for i in node.inputs} - near
@@ -87,14 +89,15 @@ def _before_exponentials(graph: Graph) -> set[Node]:
 
 def _better(node: Node, facts: dict[Node, Known]) -> Node | None:
     """Return what a node becomes by what is known of its operand, or None."""
-    if node.op.name == "reduce_max":
+    axes = _maximum_over(node)
+    if axes is not None:
         peak = facts.get(node.inputs[0], NOTHING).peak
-        if peak is None or peak.axes != tuple(node.op.attributes["axes"]):
+        if peak is None or peak.axes != axes:
             return None
         if not isinstance(peak.value, Node):
             return Builder(node.where).like(node, peak.value)
         return peak.value if peak.value.type == node.type else None  # it may be repeated along other axes too
-    if node.op.name != "exp" or node.dtype.compute is not float32:
+    if type(node.op) is not Exp or node.dtype.compute is not float32:
         return None
     known = facts.get(node.inputs[0], NOTHING)
     fitting = (op for op in SHORTER if op.low <= known.low and known.high <= op.high)
@@ -105,7 +108,7 @@ def _known(node: Node, facts: Facts) -> Known:
     """Return what follows for a node from what is known of its operands."""
     if getattr(node.type, "dtype", None) not in (float32, float64):
         return NOTHING
-    scalar = uniform_scalar(node) if node.op.name in ("const", "broadcast") else None
+    scalar = uniform_scalar(node) if isinstance(node.op, (Const, Broadcast)) else None
     if scalar is not None and isinstance(scalar.op, Const):
         value = float(scalar.op.value.array)
         return NOTHING if math.isnan(value) else Known(value, value)
@@ -137,13 +140,19 @@ def _sub(node: Node, facts: Facts) -> Known:
 
 def _below_its_maximum(x: Node, y: Node, peak: Peak | None) -> tuple[int, ...] | None:
     """Return the axes along which y, repeated, is the largest element of x."""
-    if y.op.name != "broadcast":
+    if not isinstance(y.op, Broadcast):
         return None
     (top,) = y.inputs
     axes = _stretched(y)
     is_peak = peak is not None and peak.axes == axes and peak.value is top
-    is_max = top.op.name == "reduce_max" and top.inputs[0] is x and tuple(top.op.attributes["axes"]) == axes
+    is_max = _maximum_over(top) == axes and top.inputs[0] is x
     return axes if axes and (is_peak or is_max) else None
+
+
+def _maximum_over(node: Node) -> tuple[int, ...] | None:
+    """Return the axes along which a node takes the largest element; None for other nodes."""
+    is_maximum = isinstance(node.op, Extreme) and node.op.combiner == "max"
+    return tuple(node.op.attributes["axes"]) if is_maximum else None
 
 
 def _stretched(node: Node) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.pattern import Apply, Attr, Full, Match, P, Rule, Var
 from stratal.ops.linear.contract import parse_spec
+from stratal.ops.reduce.reductions import Prod
 from stratal.optimize.rules_views import concrete
 
 x, y, ct = Var("x"), Var("y"), Var("ct")
@@ -23,7 +24,7 @@ CUMULATIVE = ("cumsum", "cumprod", "cummax", "cummin")
 
 
 def _over_units(m: Match) -> bool:
-    if m.root.op.name == "prod" and m.x.dtype.is_complex:
+    if isinstance(m.root.op, Prod) and m.x.dtype.is_complex:
         return False  # it starts at 1, and 1 * z mixes both parts of an infinite z
     return concrete(m.x.aval) and all(m.x.shape[a] == 1 for a in m.axes)
 

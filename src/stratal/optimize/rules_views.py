@@ -10,6 +10,7 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.pattern import Attr, Full, Match, P, Rest, Rule, Var
+from stratal.ops.views.boxes import Concatenate
 
 x, y, v = Var("x"), Var("y"), Var("v")
 ROW = TensorType(float32, (10,))
@@ -172,7 +173,7 @@ def _pad_of_pad(b: Builder, m: Match) -> Node | None:
 def _flat_concatenate(b: Builder, m: Match) -> Node | None:
     pieces: list[Node] = []
     for piece in m.xs:
-        same = piece.op.name == "concatenate" and piece.op.axis == m.axis
+        same = isinstance(piece.op, Concatenate) and piece.op.axis == m.axis
         pieces += piece.inputs if same else [piece]
     kept = [p for p in pieces if p.shape[m.axis] != 0] or pieces[:1]
     if len(kept) == len(m.xs) and all(a is c for a, c in zip(kept, m.xs, strict=True)):

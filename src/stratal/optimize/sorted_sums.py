@@ -27,7 +27,9 @@ from stratal.graph.node import Node, rebuild, topological
 from stratal.ops.control.regions import is_zero
 from stratal.ops.elementwise.conversion import Cast, Select
 from stratal.ops.families import Elementwise
+from stratal.ops.indexing.gather import Gather
 from stratal.ops.indexing.segments import MOST
+from stratal.ops.views.shapes import Broadcast
 from stratal.optimize.prologue import decided_alone
 from stratal.optimize.rewrite import reshaped, with_roots
 
@@ -123,19 +125,19 @@ def _elementwise(node: Node) -> bool:
 
 
 def _gathers_slices(node: Node) -> bool:
-    return node.op.name == "gather" and node.op.attributes["axis"] == 0 and node.inputs[1].aval.ndim == 1
+    return isinstance(node.op, Gather) and node.op.axis == 0 and node.inputs[1].aval.ndim == 1
 
 
 def _spreads(node: Node) -> bool:
     """Return whether a node is one number per slice, spread over it."""
-    return node.op.name == "broadcast" and node.op.attributes["axes"] == (0,) and not _same_for_all(node)
+    return isinstance(node.op, Broadcast) and node.op.axes == (0,) and not _same_for_all(node)
 
 
 def _same_for_all(node: Node) -> bool:
     """Return whether all slices are equal for sure."""
-    if node.op.name != "broadcast":
+    if not isinstance(node.op, Broadcast):
         return False
-    axes, shape = node.op.attributes["axes"], node.inputs[0].shape
+    axes, shape = node.op.axes, node.inputs[0].shape
     return 0 not in axes or shape[axes.index(0)] == 1
 
 

@@ -6,6 +6,7 @@ from stratal.base.dims import Dim, Sym, upper_bound
 from stratal.base.dtypes import int64
 from stratal.base.errors import ShapeError
 from stratal.graph.node import Node
+from stratal.ops.indexing.scatter import ScatterAlong
 from stratal.optimize.sized.numeric import identity
 from stratal.optimize.sized.values import Factors, Sized, Sizes, capacities, no_rule, rule
 
@@ -83,7 +84,7 @@ def _combined(
 ) -> Sized:
     b = s.b
     physical = x.physical_axes(axis)[0]
-    if node.op.name == "scatter_along":
+    if isinstance(node.op, ScatterAlong):
         update = s.factored(update, index.axes)
     counted = s.inside(index, range(len(index.flat)))
     checked = _checked(s, index, x.axes[axis][0]).node

@@ -21,6 +21,7 @@ from stratal.loops import math as functions
 from stratal.loops.compute import fresh_axes
 from stratal.loops.expr import Buffer, Const, Expr, Var, call, const, guard, lanes
 from stratal.loops.stmt import For, If, Stmt, Store, guarded
+from stratal.ops.linear.attention import Attention
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Candidate, Tactic
@@ -49,7 +50,7 @@ def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
 def schedule_attention(x: GroupExpressions, target: Target) -> Tactic:
     """Return the nest of an `attention` or `attention_grad` node."""
     (node,) = x.group.members
-    made = (Forward if node.op.name == "attention" else Backward)(x, node, target)
+    made = (Forward if isinstance(node.op, Attention) else Backward)(x, node, target)
     body = made.body()
     steps = (f"blocks of {made.rows} queries and {made.keys} keys",)
     return Tactic(body, tuple(made.local), "attention", steps)
@@ -197,7 +198,7 @@ class Blocks:
 
     @property
     def mask(self) -> Node | None:
-        first = 0 if self.node.op.name == "attention" else 3
+        first = 0 if isinstance(self.node.op, Attention) else 3
         return self.rest[first] if len(self.rest) > first else None
 
     def over_keys(self, first_query: Expr, statement: Callable[[Var], Stmt]) -> Stmt:
