@@ -38,18 +38,11 @@ def reached(outputs: Iterable[Node], wrt: Sequence[Node]) -> list[bool]:
     stack = list(found)
     while stack:
         node = stack.pop()
-        for operand in _passes(node):
+        for operand in node.op.differentiated(*node.inputs):
             if operand not in found and has_tangent(operand):
                 found.add(operand)
                 stack.append(operand)
     return [node in found for node in wrt]
-
-
-def _passes(node: Node) -> Sequence[Node]:
-    """Return the operands that gradients flow to: values alone are taken of the others."""
-    if node.op.name == "straight_through":
-        return node.inputs[1:]
-    return () if node.op.name == "stop_gradient" else node.inputs
 
 
 class _Sweep:

@@ -23,6 +23,7 @@ from stratal.graph.node import (
     topological,
 )
 from stratal.graph.op import Op
+from stratal.ops.creation import Size
 from stratal.tensor.build import number
 from stratal.tensor.values.binding import node_of
 
@@ -31,7 +32,7 @@ Sizes = Mapping[str, Dim]
 
 def asks_size(node: Node) -> bool:
     """Return whether a node is a size that was left open: a run knows it without computing anything."""
-    return node.op.name == "size" and isinstance(_size_asked(node), Sym)
+    return isinstance(node.op, Size) and isinstance(_size_asked(node), Sym)
 
 
 def _size_asked(node: Node) -> Dim:

@@ -62,6 +62,7 @@ class Op:
     effects: ClassVar[bool] = False  # must not be dropped, merged or repeated (host calls)
     commutative: ClassVar[bool] = False  # op(y, x) has the bits of op(x, y)
     pointwise: ClassVar[bool] = False  # an element of the result is made of those of operands at its indices
+    repeats: ClassVar[bool] = False  # every element of the result is one of its operand's
     pinned: ClassVar[bool] = False  # what it marks must not be moved away from it
     begins: ClassVar[bool] = False  # what goes on beside the kernels behind it: it runs as soon as it can
     by_parts: ClassVar[bool] = False  # of complex operands: does the same to real and imaginary parts
@@ -92,6 +93,10 @@ class Op:
         At least one of `tangents` is not None.
         """
         raise self.no_derivative()
+
+    def differentiated(self, *inputs: Node) -> Sequence[Node]:
+        """Return the operands that gradients flow to: values alone are taken of the others."""
+        return inputs
 
     def no_derivative(self) -> StratalError:
         reason = self.not_differentiable or "its record has no derivative rule"

@@ -144,7 +144,7 @@ class Rule:
 # -- matching ------------------------------------------------------------------------------------------------
 def uniform_scalar(node: Node) -> Node | None:
     """Return the scalar constant a node repeats everywhere, or None."""
-    while node.op.name == "broadcast":
+    while node.op.repeats:
         node = node.inputs[0]
     return node if isinstance(node.op, Const) and node.op.value.type.ndim == 0 else None
 

@@ -92,6 +92,9 @@ class StopGradient(Annotation):
     exact = Movement.exact
     smooth = False
 
+    def differentiated(self, *inputs: Node) -> Sequence[Node]:
+        return ()
+
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [None]
 
@@ -106,6 +109,9 @@ class StraightThrough(Annotation):
     name = "straight_through"
     arity = 2
     smooth = False
+
+    def differentiated(self, *inputs: Node) -> Sequence[Node]:
+        return inputs[1:]
 
     def infer(self, *types: TensorType) -> TensorType:
         if types[0] != types[1]:

@@ -11,6 +11,7 @@ from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.base.source import scope
 from stratal.nn.functional.activations import log_softmax
 from stratal.nn.functional.reductions import class_weights, like_input, reduced, same_shape, same_type
+from stratal.ops.elementwise.special import Logistic
 from stratal.tensor.build import call, required
 from stratal.tensor.composites.arithmetic import xlogy
 from stratal.tensor.functions.elementwise import exp, log, maximum, sigmoid, where
@@ -91,7 +92,7 @@ def binary_cross_entropy(input: Tensor, target: Any, weight: Any = None, reducti
 
 def _probability(x: Tensor) -> Tensor:
     """Return `x`, looked at unless it lies in [0, 1] by what it was made with."""
-    if node_and_track(x)[0].op.name == "logistic":
+    if isinstance(node_and_track(x)[0].op, Logistic):
         return x
     return required(x, (x < 0) | (x > 1), 1, "binary_cross_entropy: input and target lie in [0, 1]")
 

@@ -161,6 +161,7 @@ class Broadcast(Movement):
     shape: Shape
     axes: tuple[int, ...]
     arity = 1
+    repeats = True
     foldable = False  # it is sooner made again than stored
     dim_attributes = ("shape",)
     cases = (

@@ -17,6 +17,7 @@ from stratal.base.weak import WeakTable
 from stratal.compiler import compile_graph
 from stratal.graph.graph import Graph, substitute
 from stratal.graph.node import Input, Node, graph_input, topological
+from stratal.ops.control.custom import Watched
 from stratal.runtime.storage import Storage
 from stratal.runtime.workspace import Workspace
 from stratal.tensor.lazy import symbolic_sizes
@@ -58,7 +59,7 @@ class Work(NamedTuple):
         for node in self.order:
             if node not in number:
                 number[node] = len(number)
-                op = node.op.bare() if node.op.name == "watched" else node.op  # type: ignore[attr-defined]
+                op = node.op.bare() if isinstance(node.op, Watched) else node.op
                 rows.append((op, *[number[i] for i in node.inputs]))
         rows.append(tuple([number[o] for o in self.outputs]))
         rows.append(tuple([(number[s], number[v]) for s, v in self.updates]))

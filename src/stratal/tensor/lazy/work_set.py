@@ -197,6 +197,4 @@ class WorkSet:
 
 def is_constant(node: Node) -> bool:
     """Return whether a node is a constant or the broadcast of one: nothing to share."""
-    return isinstance(node.op, Const) or (
-        node.op.name == "broadcast" and isinstance(node.inputs[0].op, Const)
-    )
+    return isinstance(node.op, Const) or (node.op.repeats and isinstance(node.inputs[0].op, Const))

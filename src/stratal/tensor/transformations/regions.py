@@ -18,6 +18,9 @@ from stratal.base.errors import CaptureError
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph, substitute
 from stratal.graph.node import Const, Input, Node, graph_input, items, topological
+from stratal.ops.creation import Iota
+from stratal.ops.elementwise.conversion import Cast
+from stratal.ops.views.shapes import Broadcast, Reshape
 from stratal.tensor.arrays import Array
 from stratal.tensor.build import as_tensor, nodes_and_track
 from stratal.tensor.tensor import Tensor, wrap
@@ -201,7 +204,7 @@ def captured(roots: Sequence[Node], inputs: Iterable[Node]) -> list[Node]:
             not isinstance(node.op, Input)
             and not node.op.effects
             and all(i in bare for i in node.inputs)
-            and (isinstance(node.op, Const) or node.op.name in ("broadcast", "iota", "reshape", "cast"))
+            and isinstance(node.op, (Const, Broadcast, Iota, Reshape, Cast))
         ):
             bare.add(node)
     found: dict[Node, None] = {}
