@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 from stratal.base.types import TensorType
 from stratal.graph.op import Op
+from stratal.ops.views.in_memory import Layout
 from stratal.tensor.api.display import text_of
 from stratal.tensor.capture.locations import Location
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.values.binding import become_leaf, take_value
 from stratal.tensor.values.handle import attach, invalidate, view_of_itself
 from stratal.tensor.values.memory import Memory, View
-from stratal.tensor.values.view_ops import Layout, sized
+from stratal.tensor.values.view_ops import sized
 
 Path = tuple[Any, ...]  # from (args, kwargs) to something in an argument
 

@@ -9,13 +9,13 @@ from typing import Any
 from stratal.base.dims import known_equal
 from stratal.base.dtypes import bool_, int64
 from stratal.base.errors import AttributeValueError, ShapeError
+from stratal.ops.views.in_memory import Layout, row_major
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import OPS, apply, as_tensor, common_dtype, iota, plain
 from stratal.tensor.functions.elementwise import FUNCTIONS, cast, where
 from stratal.tensor.functions.reductions import signed, sum
 from stratal.tensor.functions.shapes import as_axes, is_contiguous, permute_dims, reshape, view_of
 from stratal.tensor.tensor import Tensor
-from stratal.tensor.values.view_ops import Layout, row_major
 
 
 def _pair(name: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:

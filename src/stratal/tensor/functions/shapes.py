@@ -12,6 +12,8 @@ from stratal.base.errors import AttributeValueError, CaptureError, DTypeError, S
 from stratal.base.types import TensorType
 from stratal.graph.node import make
 from stratal.graph.op import Op
+from stratal.ops.views.in_memory import Layout
+from stratal.ops.views.shapes import Reshape
 from stratal.runtime.storage import Storage
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import (
@@ -31,7 +33,6 @@ from stratal.tensor.lazy.execution import store_result
 from stratal.tensor.tensor import Tensor, alias, fresh, hold, tensor
 from stratal.tensor.values.memory import layout_of
 from stratal.tensor.values.state import LOCK, MODE
-from stratal.tensor.values.view_ops import Layout
 from stratal.tensor.values.views import join
 
 _MANY = 128  # operands to join
@@ -74,7 +75,7 @@ def view_of(x: Tensor, *ops: Op, layout: Layout | None = None) -> Tensor:
     made = x
     regroups = False
     for op in ops:
-        regroups = regroups or (op.name == "reshape" and not _is_squeeze(made.shape, op.shape))  # type: ignore
+        regroups = regroups or (isinstance(op, Reshape) and not _is_squeeze(made.shape, op.shape))
         made = apply(op, made)
     view, trace = x._view, MODE.trace if regroups else None
     copied = regroups and layout is None and not (view is None or view.is_contiguous or layout_of(view, ops))

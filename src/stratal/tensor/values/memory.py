@@ -17,8 +17,9 @@ from stratal.base.dims import Dim, known_equal
 from stratal.base.types import TensorType
 from stratal.graph.op import Op
 from stratal.ops.families import Movement
+from stratal.ops.views.in_memory import Layout, retypes, row_major
 from stratal.runtime.storage import Array, Export, Storage
-from stratal.tensor.values.view_ops import RETYPING, Layout, layout_through, row_major
+from stratal.tensor.values.view_ops import layout_through
 
 Ops = tuple[Op, ...] | Callable[[], tuple[Op, ...]]
 _FEW: Final = 8
@@ -162,7 +163,7 @@ class View:
     @property
     def is_stretched(self) -> bool:
         """Whether several elements stand for one of the memory."""
-        if all(op.name != "broadcast" for op in self.ops):
+        if not any(op.repeats for op in self.ops):
             return False
         pairs = zip(self.type.shape, self.layout.strides, strict=True)
         return any(known_equal(s, 0) and not known_equal(n, 1) for n, s in pairs)
@@ -170,12 +171,12 @@ class View:
     @property
     def is_of_stretched(self) -> bool:
         """Whether it is stretched, or a part of what is."""
-        if all(op.name != "broadcast" for op in self.ops):
+        if not any(op.repeats for op in self.ops):
             return False
         type_: Any = self.memory.type
         for op in self.ops:
             before, type_ = type_, op.infer(type_)
-            if op.name == "broadcast" and not known_equal(before.size, type_.size):
+            if op.repeats and not known_equal(before.size, type_.size):
                 return True
         return False
 
@@ -193,7 +194,7 @@ class View:
     def span(self) -> tuple[int, int]:
         """The first and the last element of memory it may touch: all of them where that is not known."""
         if self._span is None:
-            known = all(op.name not in RETYPING for op in self.ops)
+            known = not any(map(retypes, self.ops))
             self._span = (self.layout.span(self.type.shape) if known else None) or _EVERYWHERE
         return self._span
 

@@ -13,9 +13,10 @@ from stratal.base.errors import NotDifferentiableError
 from stratal.base.source import SourceLine
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
+from stratal.ops.views.in_memory import retypes
 from stratal.tensor.values.handle import CONSTANT, CONSUMED, STOPPED, TRACKED
 from stratal.tensor.values.memory import View
-from stratal.tensor.values.view_ops import RETYPING, put, taken
+from stratal.tensor.values.view_ops import put, taken
 
 Where = tuple[SourceLine, ...]
 
@@ -83,7 +84,7 @@ def _merged(view: View, old: Node, written: View, value: Node, where: Where) -> 
         type_ = view.ops[shared].infer(type_)
         shared += 1
     ours, theirs = view.ops[shared:], written.ops[shared:]
-    retyped = next((op for op in (*ours, *theirs) if op.name in RETYPING), None)
+    retyped = next((op for op in (*ours, *theirs) if retypes(op)), None)
     if retyped is not None:
         raise NotDifferentiableError(
             "in-place: two views of different dtypes, and the tensor they are views of is gone",

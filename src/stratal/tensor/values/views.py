@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stratal.ops.views.in_memory import Layout
 from stratal.tensor.values.deferred import Relation
 from stratal.tensor.values.handle import AnyHandle, Handle, attach, view_of_itself
 from stratal.tensor.values.memory import Ops, View
 from stratal.tensor.values.state import MODE
-from stratal.tensor.values.view_ops import Layout
 
 
 def join(
