@@ -27,6 +27,7 @@ from stratal.graph.node import Input, Item, Node
 from stratal.graph.op import Op
 from stratal.loops.compute import Compute
 from stratal.loops.expr import Load, Var, walk
+from stratal.ops.views.boxes import Slice
 
 Axes = Sequence["int | None"]  # along which each operand is split; None where it is whole
 COMBINED: Final = {
@@ -184,8 +185,9 @@ class BatchParts:
             return Part(axes[0])
         if node.op.effects:
             return None
-        if node.op.name in RULES:
-            ruled = RULES[node.op.name](node, axes, self.count)
+        rule = RULES.get(node.op.name)
+        if rule is not None:
+            ruled = rule(node, axes, self.count)
             return ruled if ruled and on_part(node, axes, ruled, self.count) else None
         lowered = self._lower_of(node)
         if not isinstance(lowered, Compute):
@@ -294,10 +296,10 @@ def _sized(op: Op, wanted: Type) -> Iterable[Op]:
     yield op
     if "shape" in op.dim_attributes and isinstance(wanted, TensorType):
         yield dataclasses.replace(op, shape=wanted.shape)  # type: ignore[type-var]
-    if op.name == "slice" and isinstance(wanted, TensorType):
-        whole = zip(op.start, op.stop, op.step, wanted.shape, strict=True)  # type: ignore[attr-defined]
+    if isinstance(op, Slice) and isinstance(wanted, TensorType):
+        whole = zip(op.start, op.stop, op.step, wanted.shape, strict=True)
         stop = tuple(n if (start, step) == (0, 1) else old for start, old, step, n in whole)
-        yield dataclasses.replace(op, stop=stop)  # type: ignore[type-var]
+        yield dataclasses.replace(op, stop=stop)
 
 
 def _each(type_: Type, of: Callable[[TensorType], TensorType | None]) -> Type | None:

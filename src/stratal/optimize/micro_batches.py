@@ -22,7 +22,10 @@ from stratal.graph.graph import Graph, substitute
 from stratal.graph.node import Input, Item, Node, graph_input, is_frozen, items, make, take_item
 from stratal.loops.compute import COMBINERS
 from stratal.ops.control.scan import INDEX, Scan
+from stratal.ops.creation import Iota, RandomBits
+from stratal.ops.elementwise.conversion import Cast, Select
 from stratal.ops.families import Elementwise, cast_to, moved_axis
+from stratal.ops.views.shapes import Broadcast
 from stratal.optimize.batch_parts import (
     COMBINED,
     BatchParts,
@@ -145,7 +148,7 @@ class _Body:
     # -- whole values ----------------------------------------------------------------------------------------
     def _as_whole(self, node: Node) -> Node:
         """Return a whole value in the body, where constants are written anew."""
-        constant = node.inputs[0] if node.op.name == "broadcast" else node
+        constant = node.inputs[0] if node.op.repeats else node
         if not constant.inputs and not isinstance(constant.op, Input):
             return node
         return self._whole.setdefault(node, graph_input("whole", node.aval))
@@ -172,23 +175,23 @@ class _Body:
 
     def _part_of(self, node: Node, axis: int, part: TensorType) -> Node | None:
         b = Builder(node.where)
-        if node.op.name == "broadcast":
+        if isinstance(node.op, Broadcast):
             (x,) = node.inputs
-            axes: tuple[int, ...] = node.op.axes  # type: ignore[attr-defined]
+            axes = node.op.axes
             at = axes.index(axis) if axis in axes else None
             stretched = at is None or x.aval.ints[at] == 1
             inner = self._as_whole(x) if stretched else self._rows_of(x, axes.index(axis))
             return b.broadcast(inner, shape=part.shape, axes=axes)
-        if node.op.name == "iota":
-            made = dataclasses.replace(node.op, shape=part.shape)  # type: ignore[type-var]
+        if isinstance(node.op, Iota):
+            made = dataclasses.replace(node.op, shape=part.shape)
             numbers = make(made, where=node.where)
-            if made.axis != axis:  # type: ignore[attr-defined]
+            if made.axis != axis:
                 return numbers
             first = cast_to(b, b.mul(self.index, b.const(part.ints[axis], int64)), node.dtype)
             return b.add(numbers, b.broadcast(first, shape=part.shape, axes=()))
-        if node.op.name == "random_bits" and node.inputs[0].aval.ndim == axis == 0:
+        if isinstance(node.op, RandomBits) and node.inputs[0].aval.ndim == axis == 0:
             return self._random_bits(b, node, part) if len(node.inputs) == 1 else None
-        if isinstance(node.op, Elementwise) or node.op.name in ("select", "cast"):
+        if isinstance(node.op, (Elementwise, Select, Cast)):
             operands = [self._generated(i, axis) for i in node.inputs]
             return None if any(o is None for o in operands) else make(node.op, *operands, where=node.where)  # type: ignore[arg-type]
         return None
