@@ -12,6 +12,7 @@ examples:
     python -m benchmarks everyday                        calls, data, steps and texts that nobody compiled
     python -m benchmarks parallel --part training        several ranks beside one, PyTorch's and MPI's
     python -m benchmarks memory --only gpt               training within budgets, beside PyTorch
+    python -m benchmarks price --json rows.json          prices of kernels beside their times
     python -m benchmarks product --json rows.json        fit beside loops and fits, files into batches
     python -m benchmarks serve --json rows.json          the server under load, beside greedy batchers
     python -m benchmarks surface                         every public function beside NumPy and PyTorch
@@ -44,6 +45,7 @@ from benchmarks import (
     everyday,
     memory,
     parallel,
+    price,
     product,
     serve,
     show,
@@ -68,8 +70,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    kinds = ("run", "sizes", "random", "explorer", "tuned", "everyday", "parallel", "memory", "product",
-             "serve", "surface", "names", "vendor", "list", "report")  # fmt: skip
+    kinds = ("run", "sizes", "random", "explorer", "tuned", "everyday", "parallel", "memory", "price",
+             "product", "serve", "surface", "names", "vendor", "list", "report")  # fmt: skip
     commands = parser.add_subparsers(dest="command", metavar=" | ".join(kinds), required=True)
     _configure_run(commands.add_parser("run", help="measure"))
     _configure_sizes(commands.add_parser("sizes", help="odd sizes and twice the work of the training steps"))
@@ -81,6 +83,7 @@ def main(argv: list[str] | None = None) -> int:
     everyday.configure(commands.add_parser("everyday", help="what nobody compiled, beside PyTorch"))
     parallel.configure(commands.add_parser("parallel", help="several ranks beside one, PyTorch's and MPI's"))
     memory.configure(commands.add_parser("memory", help="training within budgets, beside PyTorch"))
+    price.configure(commands.add_parser("price", help="prices of kernels beside their times"))
     product.configure(commands.add_parser("product", help="fit and input, beside what people use"))
     serve.configure(commands.add_parser("serve", help="the server under load, beside greedy batchers"))
     _configure_surface(commands.add_parser("surface", help="every public function beside NumPy and PyTorch"))
@@ -96,7 +99,7 @@ def main(argv: list[str] | None = None) -> int:
     measured = {
         "run": run, "sizes": run_sizes, "random": run_random, "explorer": run_explorer,
         "tuned": run_tuned, "everyday": everyday.run, "parallel": parallel.run, "memory": memory.run,
-        "product": product.run, "serve": serve.run,
+        "price": price.run, "product": product.run, "serve": serve.run,
         "surface": run_surface, "names": run_names, "vendor": run_vendor,
     }.get(arguments.command)  # fmt: skip
     if measured is not None:
