@@ -1,10 +1,13 @@
 """The price of one kernel: what its tactic says it takes, or what a tuning record says it took.
 
-No loops are built for it. A tactic that chooses among ways estimates the seconds of each on one core; where
+No loops are built for it. Tactics that choose among ways estimate the seconds of each on one core; where
 there is one way, operations are counted from the members' expressions. Bytes are those of values in memory,
-each touched once:
+each touched once. Arithmetic and traffic overlap, less so where both take as long:
 
-    seconds = launch + max(compute / threads, bytes / bandwidth)
+    seconds = start + latency of the members + (compute^4 + memory^4)^(1/4)
+
+Constants are those that fit `python -m benchmarks price` best, on one machine of the class `avx512`; what
+differs between machines comes from the target.
 """
 
 from __future__ import annotations
@@ -17,19 +20,31 @@ from stratal.base import tuning
 from stratal.base.cost import Cost
 from stratal.base.log import collect
 from stratal.base.price import Bound, KernelPrice
-from stratal.base.target import LAUNCH_SECONDS, Target
+from stratal.base.target import Target
 from stratal.base.types import TupleType
 from stratal.graph.node import Const, Input, Item, Node, items
 from stratal.graph.partition import Group
-from stratal.loops.compute import Compute
+from stratal.loops import index
+from stratal.loops.compute import Compute, fresh_axes
+from stratal.loops.expr import Load, Var, loads, walk
 from stratal.loops.lowering import is_contraction
 from stratal.schedule.expressions import work
 from stratal.schedule.result import Candidate
 from stratal.schedule.select import Problem, choose
 from stratal.schedule.tactics.common import CHUNK_WORK
 
+START_SECONDS: Final = 0.6e-6  # a kernel launched, the addresses of its operands read
 HOST_SECONDS: Final = 20e-6  # a call of Python, its operands wrapped
-NEST_SHARE: Final = 0.5  # of the peak: what loops of attention and of transforms reach
+NEST_SHARE: Final = 0.55  # of the peak: what loops of attention and of transforms reach
+PER_CYCLE: Final = 2  # vector operations of element-wise code
+LATENCY: Final = 16  # cycles from an operation's start to the one that needs it, once in a kernel
+SCATTERED: Final = 3  # cycles of an element that is read apart from its neighbours
+FEW: Final = 1 << 10  # elements that stay in the first cache, scattered or not
+OVERLAP: Final = 4
+FEW_COLUMNS: Final = 1 << 12
+TILED: Final = 4  # float32 operations a lane does in a cycle, as estimates of register tiles assume
+WEIGHTS: Final = 1.3  # of their estimate is what gradients of filters by tiles take, and
+DIRECT: Final = 1.15  # of theirs what register tiles take: the last of the threads ends later
 
 
 def kernel_price(problem: Problem, threads: int) -> KernelPrice:
@@ -49,7 +64,10 @@ def kernel_price(problem: Problem, threads: int) -> KernelPrice:
     if record is not None and record.algorithm == chosen.algorithm:
         bound = _estimated(name, "", target, cost, record.seconds, 1).bound
         return KernelPrice(name, str(chosen), bound, record.seconds, cost.bytes, basis="measured")
-    return _estimated(name, str(chosen), target, cost, compute_seconds(problem, chosen), threads)
+    return _estimated(
+        name, str(chosen), target, cost, compute_seconds(problem, chosen), threads, latency_seconds(problem),
+        in_pieces=_reads_in_pieces(group),
+    )  # fmt: skip
 
 
 def host_price(node: Node) -> KernelPrice:
@@ -66,32 +84,110 @@ def copy_price(node: Node, target: Target, threads: int) -> KernelPrice:
 
 
 def _estimated(
-    name: str, tactic: str, target: Target, cost: Cost, compute: float, threads: int
+    name: str, tactic: str, target: Target, cost: Cost, compute: float, threads: int, latency: float = 0.0, *,
+    in_pieces: bool = False
 ) -> KernelPrice:
     if compute * target.ghz * 1e9 * target.lanes(4) < 2 * CHUNK_WORK:
         threads = 1  # less than two chunks' worth of work
     compute /= threads
-    memory = cost.bytes / target.bandwidth(cost.bytes, threads)
-    taken = max(compute, memory)
-    bound: Bound = "latency" if taken < LAUNCH_SECONDS else "compute" if compute >= memory else "memory"
-    return KernelPrice(name, tactic, bound, LAUNCH_SECONDS + taken, cost.bytes)
+    memory = memory_seconds(target, cost, threads, in_pieces)
+    taken = latency + (compute**OVERLAP + memory**OVERLAP) ** (1 / OVERLAP)
+    bound: Bound = "compute" if compute >= memory else "memory"
+    if taken < START_SECONDS or latency > max(compute, memory):
+        bound = "latency"
+    return KernelPrice(name, tactic, bound, START_SECONDS + taken, cost.bytes)
+
+
+def memory_seconds(target: Target, cost: Cost, threads: int, in_pieces: bool = False) -> float:
+    """Return the seconds that a kernel's traffic takes.
+
+    What fits the caches of its threads comes from there. Of more, the part of what is read that the shared
+    cache holds was made not long before; what is written goes to memory. Where each thread reads a few lines
+    of memory here and there, the shared cache is no faster than memory.
+    """
+    cached = target.cache_gbps * 1e9 * threads / 2
+    if cost.bytes <= target.l2_bytes * threads / 2:
+        return cost.bytes / cached
+    share = 0.0 if in_pieces else max(0.0, 1 - cost.read_bytes / target.l3_bytes)
+    memory = max(target.memory_gbps, target.core_gbps) * 1e9
+    return cost.read_bytes * (share / cached + (1 - share) / memory) + cost.written_bytes / memory
 
 
 def compute_seconds(problem: Problem, candidate: Candidate) -> float:
     """Return the seconds a candidate computes on one core.
 
-    A sum of products is priced by its tactic, and what follows it by its operations.
+    A sum of products, and reductions along rows, are priced by their tactics, all else by its operations.
     """
-    members, target = problem.group.members, problem.target
-    cycles = 0.0
-    for node in members:
+    group, target = problem.group, problem.target
+    cycles = float(SCATTERED * scattered_elements(problem))
+    for node in group.members:
         compute = problem.lower_of(node)
         if not isinstance(compute, Compute):
             cycles += _flops(node) / (target.flops_per_cycle * NEST_SHARE)
-        elif not (candidate.seconds and (problem.group.kind == "rows" or is_contraction(compute))):
-            vectors = _iterations(compute) / target.lanes(node.aval.dtype.itemsize)
-            cycles += vectors * work(list(compute.terms))
-    return candidate.seconds + cycles / (target.ghz * 1e9)
+        elif not _is_priced(problem, compute):
+            vectors = max(1.0, _iterations(compute) / target.lanes(node.aval.dtype.itemsize))
+            cycles += vectors * _operations(compute) / PER_CYCLE
+    return _by_tactic(problem, candidate) + cycles / (target.ghz * 1e9)
+
+
+def _by_tactic(problem: Problem, candidate: Candidate) -> float:
+    """Return what a tactic estimates, its products at the target's rate."""
+    target = problem.target
+    if problem.group.kind != "contract":
+        return candidate.seconds
+    assumed = TILED * target.lanes(4) * target.ghz * 1e9
+    slower = max(0.0, 1 / target.peak_flops() - 1 / assumed)
+    taken = candidate.seconds + slower * candidate.operations
+    if candidate.algorithm == "winograd of weights":
+        return WEIGHTS * taken
+    return taken if candidate.algorithm.startswith("winograd") else DIRECT * taken
+
+
+def latency_seconds(problem: Problem) -> float:
+    """Return the seconds in which the first element of a group goes through all of its operations."""
+    computes = (problem.lower_of(m) for m in problem.group.members)
+    chain = sum(
+        _operations(c)
+        for c in computes
+        if isinstance(c, Compute) and not (problem.group.kind == "contract" and is_contraction(c))
+    )
+    return LATENCY * chain / (problem.target.ghz * 1e9)
+
+
+def _reads_in_pieces(group: Group) -> bool:
+    """Return whether a kernel sums down to a few columns: each thread reads its own piece of every row."""
+    kept = math.prod(n for k, n in enumerate(group.space) if k not in group.reduced)
+    return group.kind == "columns" and 0 in group.reduced and kept < FEW_COLUMNS
+
+
+def _is_priced(problem: Problem, compute: Compute) -> bool:
+    return problem.group.kind == "rows" or (problem.group.kind == "contract" and is_contraction(compute))
+
+
+def _operations(compute: Compute) -> int:
+    return work(list(compute.terms)) + (compute.combiner is not None)
+
+
+def scattered_elements(problem: Problem) -> int:
+    """Return how many elements an element-wise group reads apart from their neighbours: those that lie next
+    to each other in a result lie further apart in an operand, as in a transpose.
+    """
+    if problem.group.kind != "pointwise":
+        return 0
+    x, found = problem.expressions(), set[Load]()
+    for result in x.results:
+        axes = fresh_axes(result.aval.ints)
+        steps = problem.strides_of(result)
+        inner = min((k for k, v in enumerate(axes) if v.extent > 1), key=steps.__getitem__, default=None)
+        if inner is not None:
+            read = loads([x.at(result, tuple(axes))])
+            found.update(e for e in read if index.stride_of(index.offset(e), axes[inner]) not in (0, 1))
+    large = (e for e in found if e.buffer.size >= FEW)
+    return sum(min(e.buffer.size, math.prod(v.extent for v in _axes_of(e))) for e in large)
+
+
+def _axes_of(load: Load) -> set[Var]:
+    return {e for e in walk(load.indices) if isinstance(e, Var)}
 
 
 def recorded_flops(group: Group) -> float:

@@ -128,3 +128,18 @@ def test_a_price_prints_a_row_for_equal_kernels() -> None:
     assert "3 kernels" in text.splitlines()[0]
     assert len(text.splitlines()) == 3
     assert "contract+add+tanh" in text
+
+
+def test_elements_read_apart_from_their_neighbours_cost_more_than_a_copy_of_them() -> None:
+    b, x, y = Builder(), vector(512, 512), vector(512, 512)
+    straight = price(Graph([x, y], [b.add(b.exp(x), y)]), TARGET)
+    turned = price(Graph([x, y], [b.add(b.permute(b.exp(x), perm=(1, 0)), y)]), TARGET)
+    assert straight.bytes == turned.bytes
+    assert turned.seconds > 1.2 * straight.seconds
+
+
+def test_products_are_priced_at_the_rate_of_the_target() -> None:
+    x, y = vector(512, 512), vector(512, 512)
+    graph = Graph([x, y], [Builder().contract(x, y, spec="mk,kn->mn")])
+    found = Pricer(TARGET, threads=1)(graph).seconds
+    assert 1 < found / (2 * 512**3 / TARGET.peak_flops()) < 1.5
