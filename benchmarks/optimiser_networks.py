@@ -7,11 +7,22 @@ the recurrent cell of neural architecture search (Zoph and Le, 2017; Jia et al.,
 
 from __future__ import annotations
 
-from typing import Any
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any, Final
 
 import numpy as np
 
 from benchmarks.inference import BOTTLENECKS, INFERENCE, Array, Inference, joiners
+from benchmarks.structure import draw
+
+Row = dict[str, Any]
+Run = Callable[[], Array]
 
 
 def resnext50(nn: Any, classes: int = 1000, groups: int = 32) -> Any:
@@ -223,3 +234,133 @@ NETWORKS: dict[str, Inference] = {
     "bert": INFERENCE["bert"],
     "gpt2_prefill": Inference(gpt2_prefill, lambda rng: (rng.integers(0, 50257, (1, 128)),)),
 }
+
+
+WARM: Final = 3
+GATE: Final = 1.00  # of the time without a search, for each network; their geometric mean:
+MEAN_GATE: Final = 0.90
+PEER_GATE: Final = 0.85  # of the best of the peers' times, in the geometric mean
+TOLERANCE: Final = 1e-3  # of the largest output
+
+
+def networks(names: Sequence[str], rounds: int, threads: int) -> Iterator[Row]:
+    """Yield rows of networks with `math="real"` over those without, and over the best peer that is installed.
+
+    All systems take turns in one process; outputs are compared before the clock starts.
+    """
+    against_plain: list[float] = []
+    against_peers: list[float] = []
+    for name in names:
+        runs = _systems(name, threads)
+        wanted = runs["exact"]()
+        for system, run in runs.items():
+            worst = float(np.abs(run() - wanted).max() / np.abs(wanted).max())
+            if worst > TOLERANCE:
+                raise SystemExit(f"{name}, {system}: differs by {worst:.1e} of the largest output")
+        seconds = _in_turns(runs, rounds)
+        exact, real = seconds.pop("exact"), seconds.pop("real")
+        against_plain.append(real / exact)
+        yield _row(f"{name}, searched over not", real / exact, GATE, ms=1e3 * real, plain_ms=1e3 * exact)
+        if seconds:
+            best = min(seconds, key=lambda system: seconds[system])
+            against_peers.append(real / seconds[best])
+            peers = {f"{system}_ms": 1e3 * s for system, s in seconds.items()}
+            yield _row(f"{name}, searched over the best peer", against_peers[-1], None, best=best, **peers)
+    yield _row("geometric mean, searched over not", geometric_mean(against_plain), MEAN_GATE)
+    if against_peers:
+        yield _row("geometric mean, over the best peer", geometric_mean(against_peers), PEER_GATE)
+
+
+def _row(workload: str, ratio: float, gate: float | None, **more: Any) -> Row:
+    met = None if gate is None else ratio <= gate
+    return {"workload": workload, "system": "stratal", "ratio": ratio, "gate": gate, "met": met, **more}
+
+
+def _systems(name: str, threads: int) -> dict[str, Run]:
+    """Return what runs a network once, by system: ours without and with a search, and the peers there are."""
+    import stratal as st
+    from stratal import nn
+
+    network = NETWORKS[name]
+    arrays = network.inputs(np.random.default_rng(0))
+    model = network.build(nn).eval()
+    shapes = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+    weights = draw(shapes)
+    model.load_state_dict(weights)
+    inputs = [st.tensor(array) for array in arrays]
+
+    def ours(math: str) -> Run:
+        compiled = st.compile(lambda *tensors: model(*tensors), math=math)
+
+        def run() -> Array:
+            with st.inference_mode():
+                return np.asarray(compiled(*inputs))
+
+        return run
+
+    return {"exact": ours("exact"), "real": ours("real"), **_peers(network, weights, arrays, threads)}
+
+
+def _peers(
+    network: Inference, weights: Mapping[str, Any], arrays: Sequence[Array], threads: int
+) -> dict[str, Run]:
+    """Return what runs a network once in onnxruntime and in OpenVINO, where they are installed."""
+    found: dict[str, Run] = {}
+    if not find_spec("torch") or not find_spec("onnx"):
+        return found
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "network.onnx"
+        _export(network, weights, arrays, file)
+        if find_spec("onnxruntime"):
+            found["onnxruntime"] = _onnxruntime(file, arrays, threads)
+        if find_spec("openvino"):
+            found["openvino"] = _openvino(file, arrays, threads)
+    return found
+
+
+def _export(network: Inference, weights: Mapping[str, Any], arrays: Sequence[Array], file: Path) -> None:
+    import torch
+
+    model = network.build(torch.nn).eval()
+    model.load_state_dict({k: torch.from_numpy(np.array(v)) for k, v in weights.items()})
+    sample = tuple(map(torch.from_numpy, arrays))
+    with torch.no_grad():
+        torch.onnx.export(model, sample, str(file), dynamo=False, opset_version=18, verbose=False)
+
+
+def _onnxruntime(file: Path, arrays: Sequence[Array], threads: int) -> Run:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    session = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    feeds = {about.name: array for about, array in zip(session.get_inputs(), arrays, strict=True)}
+    return lambda: np.asarray(session.run(None, feeds)[0])
+
+
+def _openvino(file: Path, arrays: Sequence[Array], threads: int) -> Run:
+    import openvino as ov
+
+    settings = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY",
+                "NUM_STREAMS": "1", "INFERENCE_NUM_THREADS": str(threads)}  # fmt: skip
+    request = ov.Core().compile_model(str(file), "CPU", settings).create_infer_request()
+    for index, array in enumerate(arrays):
+        request.set_input_tensor(index, ov.Tensor(array, shared_memory=True))
+
+    def run() -> Array:
+        request.infer()
+        return np.array(request.output_tensors[0].data)
+
+    return run
+
+
+def _in_turns(runs: Mapping[str, Run], rounds: int) -> dict[str, float]:
+    """Return the median seconds of runs that take turns."""
+    took: dict[str, list[float]] = {system: [] for system in runs}
+    for _ in range(WARM + rounds):
+        for system, run in runs.items():
+            start = time.perf_counter()
+            run()
+            took[system].append(time.perf_counter() - start)
+    return {system: statistics.median(times[WARM:]) for system, times in took.items()}
