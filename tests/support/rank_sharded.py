@@ -17,7 +17,10 @@ from stratal import distributed as dist
 from stratal import nn, optim
 from stratal.base.errors import AttributeValueError, CallOrderError, CaptureError
 from stratal.distributed.data_parallel import _sharing
+from stratal.formats import container
+from stratal.formats.files import FileWriteError
 from stratal.runtime import program
+from stratal.train import CheckpointManager, Trainer
 
 Arrays = list[np.ndarray[Any, Any]]
 
@@ -112,6 +115,63 @@ def loads(path: str) -> None:
         training.net.load_state_dict(checkpoint["model"])
     training.optimizer.load_state_dict(checkpoint["optimizer"])
     close(trained(training, 6), [np.asarray(a) for a in checkpoint["after"]], 1e-12)
+
+
+def snapshots(path: str, stage: str) -> None:
+    """Write a snapshot to a folder, each rank its pieces, and what six more steps make of it."""
+    training = Training(adamw, "float64", dist.zero(int(stage), bucket_bytes=1))
+    trained(training, 6)
+    snapshot = dist.Snapshot(path, shard_bytes=2000, net=training.net, optimizer=training.optimizer)
+    dist.traffic(reset=True)
+    snapshot.save()
+    assert sum(dist.traffic(reset=True)["sent_bytes"]) < 20_000  # names and digests; the state has 23,304
+    snapshot.save()  # replaces the first one
+    after = [st.tensor(a) for a in trained(training, 6)]
+    if RANK == 0:
+        st.save(after, path + ".after.stratal")
+
+
+def goes_on(path: str, stage: str) -> None:
+    """Go on from a snapshot of another number of ranks, and of another stage."""
+    training = Training(adamw, "float64", dist.zero(int(stage)))
+    assert dist.Snapshot(path, net=training.net, optimizer=training.optimizer).load()
+    close(trained(training, 6), [np.asarray(a) for a in st.load(path + ".after.stratal")], 1e-12)
+
+
+def fits(path: str, stage: str, epochs: str) -> None:
+    """Train with a Trainer, from the checkpoint there is, whatever ranks wrote it, up to some epochs."""
+    training = Training(adamw, "float64", dist.zero(int(stage)))
+    manager = CheckpointManager(path, shard_bytes=2000, ranks=dist.Ranks())
+    trainer = Trainer(training.net, step=training.taken, optimizer=training.optimizer)
+    loader = batches(4, "float64", dist.shard())
+    trainer.fit(loader, epochs=int(epochs), checkpoints=manager, resume=True, progress=False)
+    assert [p.name for p in manager.paths()][-1] == f"step-{4 * int(epochs):09d}.shards"
+    with dist.full_parameters(training.optimizer):
+        params = [st.tensor(np.array(p.detach())) for p in training.net.parameters()]
+    if RANK == 0:
+        st.save(params, f"{path}.{epochs}.stratal")
+
+
+def cannot_write(path: str) -> None:
+    """Where one rank cannot write, all ranks say so, and the snapshot before stays."""
+    training = Training(adamw, "float64", dist.zero(2))
+    snapshot = dist.Snapshot(path, net=training.net, optimizer=training.optimizer)
+    snapshot.save()
+    before = st.load(path)["net"]["0.weight"].numpy()
+    trained(training, 2)
+    create = container.create_locked
+
+    def full(*_: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    container.create_locked = full if RANK == SIZE - 1 else create
+    refused(FileWriteError, "No space" if RANK == SIZE - 1 else f"rank {SIZE - 1}", snapshot.save)
+    container.create_locked = create
+    dist.barrier()
+    np.testing.assert_array_equal(st.load(path)["net"]["0.weight"].numpy(), before)
+    snapshot.save()
+    dist.barrier()
+    assert (st.load(path)["net"]["0.weight"].numpy() != before).any()
 
 
 def sends() -> None:
@@ -306,6 +366,6 @@ if __name__ == "__main__":
         refusals, different_programs_are_refused,
     )  # fmt: skip
     run_checks(checks)
-    for checkpoint in (saves, loads):
+    for checkpoint in (saves, loads, snapshots, goes_on, fits, cannot_write):
         if checkpoint.__name__ in sys.argv:
-            checkpoint(sys.argv[-1])
+            checkpoint(*sys.argv[sys.argv.index(checkpoint.__name__) + 1 :])

@@ -57,11 +57,12 @@ def run(folder: Path, data: str, options: dict[str, Any], every: int = 1) -> str
     """Train, or go on where another process was killed, and return a hash of all that came of it."""
     made = trainer(options)
     sources: dict[str, Any] = {
-        "arrays": (X, Y), "stream": Stream(),
+        "arrays": (X, Y), "shards": (X, Y), "stream": Stream(),
         "loader": DataLoader(Augmented(), batch_size=16, shuffle=True, generator=st.Generator(5)),
     }  # fmt: skip
-    manager = CheckpointManager(folder, keep_best=1, every=every)
-    sizes = {"batch_size": 16} if data == "arrays" else {}
+    shard_bytes = 300 if data == "shards" else None
+    manager = CheckpointManager(folder, keep_best=1, every=every, shard_bytes=shard_bytes)
+    sizes = {"batch_size": 16} if data in ("arrays", "shards") else {}
     validation = DataLoader(TensorDataset(X, Y), batch_size=90)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

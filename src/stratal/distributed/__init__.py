@@ -30,6 +30,7 @@ from stratal.distributed.overlapped import overlap as overlap
 from stratal.distributed.parameter_server import parameter_server as parameter_server
 from stratal.distributed.parameter_server import pull as pull
 from stratal.distributed.sharded_parameters import full_parameters as full_parameters
+from stratal.distributed.shared_checkpoint import Ranks as Ranks
 from stratal.distributed.snapshot import Snapshot as Snapshot
 from stratal.distributed.stale_steps import Staleness as Staleness
 from stratal.distributed.stale_steps import staleness as staleness

@@ -6,8 +6,17 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from stratal.base.errors import AttributeValueError, DTypeError, FormatError
+from stratal.distributed.shared_checkpoint import (
+    SHARD_BYTES,
+    load_whole,
+    save_together,
+    state_in_pieces,
+)
 from stratal.distributed.world import world
+from stratal.formats.container import SINGLE_FILE
+from stratal.formats.manifest import MANIFEST
 from stratal.formats.saved import load, save
+from stratal.formats.shards import checked_limit
 from stratal.tensor.functions.random import get_rng_state, set_rng_state
 
 
@@ -22,10 +31,13 @@ _STEPS: Final = "steps"
 
 
 class Snapshot:
-    """One file with the state of a training: of all that it is given, and of the random generator.
+    """The state of a training, of all that it is given and of the random generator: one file, or a folder.
 
-    `parts`: models, optimizers, loaders, schedules, whatever has `state_dict` and `load_state_dict`. Rank 0
-    writes the file, whole or not at all; all ranks read it, so it lies where all of them see it.
+    `parts`: models, optimizers, loaders, schedules, whatever has `state_dict` and `load_state_dict`. A path
+    that ends in `.stratal` is a file that rank 0 writes. Any other is a folder to which each rank writes what
+    it owns of a state that is sharded, in files of at most `shard_bytes` (4 GiB): nothing is gathered.
+    Both are complete or not there; all ranks read all of it, so it lies where all of them see it. What some
+    ranks wrote, any number of them loads.
 
     >>> import tempfile
     >>> import stratal as st
@@ -36,13 +48,18 @@ class Snapshot:
     False True True
     """
 
-    def __init__(self, path: str | Path, **parts: _HasState) -> None:
+    def __init__(self, path: str | Path, *, shard_bytes: int | None = None, **parts: _HasState) -> None:
         """Raises: AttributeValueError, DTypeError."""
         self.path: Final = Path(path)
         self.steps = 0  # how often `save` was called, in this job and in those it goes on from
         self._parts: Final = parts
-        if self.path.suffix != ".stratal":
-            raise AttributeValueError("Snapshot: is one file, named *.stratal", got=self.path.name)
+        self._in_one: Final = self.path.suffix == SINGLE_FILE
+        if self._in_one and shard_bytes is not None:
+            raise AttributeValueError(
+                "Snapshot: shards are files of a folder", got=self.path.name,
+                hint=f"a path that does not end in {SINGLE_FILE}",
+            )  # fmt: skip
+        self._shard_bytes: Final = checked_limit(shard_bytes) or SHARD_BYTES
         for name, part in parts.items():
             if name in (_GENERATOR, _STEPS):
                 raise AttributeValueError("Snapshot: a name of its own", got=name, hint="name it otherwise")
@@ -51,8 +68,8 @@ class Snapshot:
                                  got=f"{name}, a {type(part).__name__}")  # fmt: skip
 
     def load(self) -> bool:
-        """Go on from the file, if there is one; return whether. Raises: FormatError for other parts."""
-        if not self.path.exists():
+        """Go on from what was saved, if there is any; return whether. Raises: FormatError for other parts."""
+        if not (self.path if self._in_one else self.path / MANIFEST).exists():
             return False
         saved = load(self.path)
         if not isinstance(saved, dict) or saved.keys() != {*self._parts, _GENERATOR, _STEPS}:
@@ -60,20 +77,23 @@ class Snapshot:
                 "Snapshot: the file holds other things", got=", ".join(map(str, saved)),
                 hint=f"{self.path.name} is of another run: remove it, or name another one",
             )  # fmt: skip
-        for name, part in self._parts.items():
-            part.load_state_dict(saved[name])
+        load_whole(self._parts, saved)
         set_rng_state(saved[_GENERATOR])
         self.steps = saved[_STEPS]
         return True
 
     def save(self, every: int = 1) -> bool:
-        """Write the file at every so many calls; return whether. All ranks call it: state may be sharded."""
+        """Write at every so many calls; return whether. All ranks call it: state may be sharded."""
         if every < 1:
             raise AttributeValueError("Snapshot.save: every so many steps, at least 1", got=str(every))
         self.steps += 1
         if self.steps % every:
             return False
+        own = {_GENERATOR: get_rng_state(), _STEPS: self.steps}
+        if not self._in_one:
+            save_together(self.path, {**state_in_pieces(self._parts), **own}, self._shard_bytes)
+            return True
         state: dict[str, Any] = {name: part.state_dict() for name, part in self._parts.items()}
         if world().rank == 0:
-            save({**state, _GENERATOR: get_rng_state(), _STEPS: self.steps}, self.path)
+            save({**state, **own}, self.path)
         return True

@@ -12,7 +12,8 @@ models", 2020.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from stratal.distributed.links import bucket_bytes
 from stratal.distributed.overlapped import all_gather_in_buckets, reduce_scatter_in_buckets
 from stratal.distributed.reducer import Reducer, buckets, gradient_of, pieces, program_digest
 from stratal.distributed.world import world
+from stratal.formats.shards import Pieces
 from stratal.nn.state import as_array
 from stratal.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, Lion, RAdam, RMSprop, Rprop
 from stratal.optim.optimizer import Optimizer, check_groups
@@ -100,6 +102,20 @@ class Shard(NamedTuple):
             found.append(zeros((rest,), dtype=self.own.dtype))
         return concat(found)
 
+    def in_pieces(self, param: Tensor, own: Tensor, name: str) -> Pieces:
+        """Return what `own`, laid out as this rank's part of the parameters, has of one of them."""
+        flat = np.asarray(own.detach())
+        count = max(len(flat), 1)
+        start = sum(p.numel() for p in takewhile(lambda p: p is not param, self.params))
+        stop = start + param.numel()
+        first = min(start // count, self.size - 1)
+        last = max((stop - 1) // count, first)
+        begin = self.rank * count
+        low, high = max(start, begin), min(stop, begin + count)
+        mine = low < high or (start == stop and self.rank == first)
+        pieces = {self.rank - first: flat[low - begin : max(low, high) - begin]} if mine else {}
+        return Pieces(name, tuple(param.shape), last - first + 1, pieces)
+
 
 class ShardedReducer(Reducer):
     """Hooks of an optimizer whose update is sharded over ranks."""
@@ -118,6 +134,7 @@ class ShardedReducer(Reducer):
         self.shards: Final = tuple(tuple(self._shards_of(g["params"])) for g in optimizer.param_groups)
         for group, shards in zip(optimizer.param_groups, self.shards, strict=True):
             group.shards = [s.own for s in shards]
+        self._saved_as: str | None = None  # the name of a state dict in pieces, while it is made
         note_mutation()
         optimizer.register_step_post_hook(self.after)
         optimizer.register_state_dict_post_hook(self.gathered)
@@ -183,12 +200,20 @@ class ShardedReducer(Reducer):
 
     # -- state dicts -----------------------------------------------------------------------------------------
     def gathered(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Return the state dict of the whole optimizer; every rank calls it, since it gathers."""
-        number = numbers_of(optimizer)
+        """Return the state dict of the whole optimizer; every rank calls it, since it gathers.
+
+        While `state_in_pieces` runs it is one in pieces, and nothing is sent.
+        """
+        number, saved_as = numbers_of(optimizer), self._saved_as
         state: dict[int, dict[str, Any]] = {}
         for k, shard in enumerate(self.all_shards()):
             for name, value in state_dict["state"].get(k, {}).items():
-                if isinstance(value, Tensor) and value.ndim:
+                whole: Iterable[tuple[Tensor, Any]]
+                if isinstance(value, Tensor) and value.ndim and saved_as is not None:
+                    whole = [
+                        (p, shard.in_pieces(p, value, f"{saved_as}.{number[p]}.{name}")) for p in shard.params
+                    ]
+                elif isinstance(value, Tensor) and value.ndim:
                     whole = pieces(shard.params, all_gather(value, algorithm=self.strategy.algorithm))
                 else:
                     whole = ((p, value) for p in shard.params)
@@ -199,6 +224,14 @@ class ShardedReducer(Reducer):
             for saved, group in zip(state_dict["param_groups"], optimizer.param_groups, strict=True)
         ]
         return {"state": dict(sorted(state.items())), "param_groups": groups}
+
+    def state_in_pieces(self, optimizer: Optimizer, name: str) -> dict[str, Any]:
+        """Return the state dict of the whole optimizer, of tensors in it this rank's pieces."""
+        self._saved_as = name
+        try:
+            return optimizer.state_dict()
+        finally:
+            self._saved_as = None
 
     def sharded(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Return this rank's part of the state dict of a whole optimizer.

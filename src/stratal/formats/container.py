@@ -12,8 +12,8 @@ import os
 import secrets
 import struct
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -21,7 +21,15 @@ from typing import BinaryIO, Final
 import numpy as np
 
 from stratal.base.errors import FormatError
-from stratal.base.files import abandoned, create_locked, exists, ignoring_os_errors, make_folder, sync_folder
+from stratal.base.files import (
+    abandoned,
+    create_locked,
+    exists,
+    ignoring_os_errors,
+    make_folder,
+    remove_drafts,
+    sync_folder,
+)
 from stratal.base.interrupts import UNINTERRUPTIBLE
 from stratal.formats.files import (
     Bytes,
@@ -245,9 +253,43 @@ def _aligned(data: bytes) -> memoryview:
 
 def write_folder(folder: Path, manifest: bytes, members: Mapping[str, Sequence[Bytes]]) -> None:
     """Write files and the manifest that names them. Raises: FileWriteError, see `write_atomically`."""
+    make_room(folder)
+    with members_written(folder, members):
+        replace_file(folder / MANIFEST, [manifest])
+    remove_unnamed(folder)
+
+
+def make_room(folder: Path) -> None:
+    """Make a folder, and remove what savers left there that died. Raises: FileWriteError."""
     with writing(folder.name):
         make_folder(folder)
-        _remove_unnamed(folder, os.listdir(folder))  # of savers that died: this one may need the room
+        _remove_unnamed(folder, os.listdir(folder))
+
+
+def remove_unnamed(folder: Path) -> None:
+    """Remove files that no manifest names any more, as far as the system lets."""
+    with ignoring_os_errors():
+        _remove_unnamed(folder, os.listdir(folder))
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a container that is a folder, its manifest first, and the folder unless it holds more.
+
+    Raises: OSError.
+    """
+    with suppress(FileNotFoundError):
+        os.unlink(folder / MANIFEST)
+    _remove_unnamed(folder, os.listdir(folder))
+    remove_drafts(folder)
+    os.rmdir(folder)
+
+
+@contextmanager
+def members_written(folder: Path, members: Mapping[str, Sequence[Bytes]]) -> Iterator[None]:
+    """Write files for a block that puts the manifest in place which names them; remove them where it raises.
+
+    Raises: FileWriteError.
+    """
     with ExitStack() as files:
         try:
             with writing(folder.name):
@@ -255,13 +297,11 @@ def write_folder(folder: Path, manifest: bytes, members: Mapping[str, Sequence[B
                     file = files.enter_context(create_locked(folder / name))
                     write_synced(file, parts)
                 sync_folder(folder)
-            replace_file(folder / MANIFEST, [manifest])
+            yield
         except BaseException:
             files.close()
             _remove_unnamed(folder, members)
             raise
-    with ignoring_os_errors():
-        _remove_unnamed(folder, os.listdir(folder))
 
 
 def _remove_unnamed(folder: Path, names: Iterable[str]) -> None:

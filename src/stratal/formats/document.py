@@ -7,13 +7,15 @@ JSON stands for itself; what it lacks is wrapped in an object with one key:
     {"$dict": [[key, value] ...]}   a dict with keys that are not text, or that start with "$"
     {"$float": "nan" | "inf" | "-inf"}
 
-A checkpoint, any nest of dicts, lists, numbers, text and tensors, is a container of one document's two files.
+A checkpoint, any nest of dicts, lists, numbers, text and tensors, is a container of one document: two files,
+or one of text and shards (`formats.shards`).
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from pathlib import Path
@@ -21,10 +23,20 @@ from typing import Any, BinaryIO, Final, NoReturn
 
 import numpy as np
 
-from stratal.base.errors import FormatError
-from stratal.formats.container import write_container
+from stratal.base.errors import AttributeValueError, FormatError
+from stratal.formats.container import SINGLE_FILE, write_container
 from stratal.formats.files import Bytes
 from stratal.formats.safetensors import decode, encode, parse_json
+from stratal.formats.shards import (
+    Pieces,
+    checked_limit,
+    is_shard,
+    joined,
+    merged,
+    pieces_in,
+    shard_name,
+    shards_of,
+)
 
 Array = np.ndarray[Any, Any]
 _INT_BITS: Final = 4096  # json refuses to read numbers far beyond
@@ -43,6 +55,8 @@ def pack(value: Any, tensors: MutableMapping[str, Array], name: str = "") -> Any
         return value if math.isfinite(value) else {"$float": str(value)}
     if isinstance(value, Mapping):
         return _pack_dict(value, tensors, name)
+    if isinstance(value, Pieces):
+        return value.pack(tensors)
     if isinstance(value, (list, tuple)):
         items = [pack(v, tensors, f"{name}.{k}" if name else str(k)) for k, v in enumerate(value)]
         if isinstance(value, list):
@@ -115,7 +129,9 @@ def unpack(data: Any, tensors: Mapping[str, Any]) -> Any:
     if not any(k.startswith("$") for k in data):
         return {k: unpack(v, tensors) for k, v in data.items()}
     match data:
-        case {"$tensor": str(name), **rest} if not rest and name in tensors:
+        case {"$tensor": str(name), **rest} if not rest:
+            if name not in tensors:
+                raise FormatError("load: a tensor of the document is in no file", got=name)
             return tensors[name]
         case {"$tuple": list(items), **rest} if not rest:
             return tuple(unpack(v, tensors) for v in items)
@@ -160,44 +176,69 @@ def _refuse(data: object) -> NoReturn:
 NAME: Final = "checkpoint"
 
 
-def write_checkpoint(path: str | Path | BinaryIO, nest: Any) -> None:
-    """Write a nest to a folder, or to one file where `path` ends in `.stratal`.
+def write_checkpoint(path: str | Path | BinaryIO, nest: Any, shard_bytes: int | None = None) -> None:
+    """Write a nest to a folder, or to one file where `path` ends in `.stratal`; with `shard_bytes` to a
+    folder with files of at most so many bytes, but for a tensor that is larger.
 
     Raises: FormatError naming what files do not hold, FileWriteError; what stood there before then stays.
     """
-    write_container(path, document_files(NAME, nest))
+    if shard_bytes is not None and (
+        not isinstance(path, (str, os.PathLike)) or Path(path).suffix == SINGLE_FILE
+    ):
+        raise AttributeValueError(
+            "save: shards are files of a folder", got=f"shard_bytes for {getattr(path, 'name', path)}",
+            hint=f"a path that does not end in {SINGLE_FILE}",
+        )  # fmt: skip
+    write_container(path, document_files(NAME, nest, checked_limit(shard_bytes)))
 
 
 def checkpoint_of(files: Mapping[str, memoryview], leaf: Callable[[Array], Any]) -> Any:
     """Return the nest in the files of a container, `leaf` of every array. Raises: FormatError."""
-    if set(files) != {f"{NAME}.json", f"{NAME}.safetensors"}:
-        raise FormatError("load: not the files of a checkpoint", got=", ".join(sorted(files)))
+    tensors = set(files) - {f"{NAME}.json"}
+    whole = tensors == {f"{NAME}.safetensors"} or (tensors and all(is_shard(NAME, name) for name in tensors))
+    if len(tensors) == len(files) or not whole:
+        raise FormatError("load: not the files of a checkpoint", got=", ".join(sorted(files))[:120])
     return read_document(NAME, files, leaf)
 
 
-def document_files(name: str, value: Any) -> dict[str, Iterable[Bytes]]:
-    """Return the two files of a document, its text and its arrays. Raises: FormatError."""
+def document_files(
+    name: str, value: Any, shard_bytes: int | None = None, rank: int | None = None
+) -> dict[str, Iterable[Bytes]]:
+    """Return the files of a document: its text and its arrays, these in shards where they have a limit.
+
+    A `rank` writes with others: those of rank 0 are its text, what is whole and its own pieces, those of
+    others their pieces. Raises: FormatError.
+    """
     arrays: dict[str, Array] = {}
     try:
         text = json.dumps(pack(value, arrays), indent=1, ensure_ascii=False, allow_nan=False)
-        return {f"{name}.json": [(text + "\n").encode()], f"{name}.safetensors": encode(arrays)}
+        files: dict[str, Iterable[Bytes]] = {} if rank else {f"{name}.json": [(text + "\n").encode()]}
     except RecursionError:
         raise FormatError(
             "save: nested too deep", got=type(value).__name__, hint="does a list or dict hold itself?"
         ) from None
     except UnicodeEncodeError as error:
         raise FormatError("save: text that is no Unicode", got=repr(error.object)[:60]) from None
+    if shard_bytes is None and rank is None:
+        return {**files, f"{name}.safetensors": encode(arrays)}
+    if rank:
+        arrays = {key: array for piece in pieces_in(value) for key, array in piece.arrays().items()}
+    for k, shard in enumerate(shards_of(arrays, shard_bytes)):
+        files[shard_name(name, k, rank)] = encode(shard)
+    return files
 
 
 def read_document(
     name: str, files: Mapping[str, memoryview], leaf: Callable[[Array], Any] | None = None
 ) -> Any:
-    """Return the value of a document's two files, `leaf` of every array. Raises: FormatError."""
-    arrays: dict[str, Any] = tensors_of(files, f"{name}.safetensors")
-    if leaf is not None:
-        arrays = {key: leaf(array) for key, array in arrays.items()}
+    """Return the value of a document's files, `leaf` of every array. Raises: FormatError."""
+    shards = sorted(file for file in files if file == f"{name}.safetensors" or is_shard(name, file))
+    arrays: dict[str, Any] = merged((shard, decode(files[shard])[0]) for shard in shards)
     data = parse_json(bytes(files[f"{name}.json"]), f"{name}.json")
     try:
+        data = joined(data, arrays)
+        if leaf is not None:
+            arrays = {key: leaf(array) for key, array in arrays.items()}
         return unpack(data, arrays)
     except RecursionError:
         raise FormatError(f"{name}.json: nested too deep") from None

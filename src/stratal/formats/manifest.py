@@ -22,7 +22,7 @@ MANIFEST: Final = "manifest.json"
 FORMAT: Final = "stratal-model"
 VERSION: Final = 1
 MANIFEST_LIMIT: Final = 1 << 20
-FILE_NAME: Final = re.compile(r"[a-z]+\.[0-9a-f]{16}\.(json|safetensors)")
+FILE_NAME: Final = re.compile(r"[a-z]+(-\d{5}){0,2}\.[0-9a-f]{16}\.(json|safetensors)")
 _KEYS: Final = {"format", "version", "written_by", "files", "sha256"}
 
 Rows = dict[str, dict[str, Any]]

@@ -28,13 +28,14 @@ from stratal.tensor.tensor import Tensor, hold, tensor
 
 def save(
     model: Any, path: str | Path | BinaryIO, *, inputs: Any = None, optimizer: Any = None,
-    options: Mapping[str, Any] | None = None, dynamic_batch: bool = True
+    options: Mapping[str, Any] | None = None, dynamic_batch: bool = True, shard_bytes: int | None = None
 ) -> None:
     """Write a module or a checkpoint to a folder, or to one file where `path` ends in `.stratal` or is open.
 
     A checkpoint is any nest of dicts, lists and tuples of tensors, numbers, text and None, such as
     `net.state_dict()` or `{"model": net.state_dict(), "optimizer": opt.state_dict(), "epoch": 3}`: `load`
-    returns it again.
+    returns it again. With `shard_bytes` its tensors go to several files of a folder, each of at most so many
+    bytes unless one tensor is larger.
 
     Of a model, with example `inputs` (a tensor or a tuple of them), the graph of `model(*inputs)` in
     evaluation mode is saved too, and `load` gives a model that computes it without the class, for any size of
@@ -54,8 +55,13 @@ def save(
                 "save: a checkpoint holds all there is to save", got=type(model).__name__,
                 hint="put the optimizer's state and the options into it, or save the module",
             )  # fmt: skip
-        write_checkpoint(path, model)
+        write_checkpoint(path, model, shard_bytes)
         return
+    if shard_bytes is not None:
+        raise AttributeValueError(
+            "save: shards are those of a checkpoint", got=type(model).__name__,
+            hint="save(net.state_dict(), path, shard_bytes=..)",
+        )  # fmt: skip
     state = _state_of(model)
     arrays = {name: np.asarray(detached(value)) for name, value in state.items()}
     graph, batches = (model.graph, model.batches) if isinstance(model, SavedModel) else (None, {})

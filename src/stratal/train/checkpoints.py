@@ -1,14 +1,16 @@
 """Checkpoints of a training run: files `step-000000120.stratal`, each complete by itself, checked on load.
 
+Those in shards are folders `step-000000120.shards` (`formats.shards`), complete once their index is there.
+
     format        1
     stratal       the version that wrote it
     checkpoints   {file name: monitored value, or None} of all that stand when this one is written
     trainer       net, optimizer, scaler, callbacks, metrics, generators, epoch, steps, history
     feeds         where each source of data stands
 
-A file is written on a thread of its own, from a copy of the state: to a draft, which is synced and renamed
+One is written on a thread of its own, from a copy of the state: to a draft, which is synced and renamed
 (`formats.files`); older ones are removed afterwards. A process may die at any moment: what stands is whole,
-and the next start removes what was left.
+and the next start removes what was left. Ranks write theirs together, before training goes on.
 """
 
 from __future__ import annotations
@@ -17,21 +19,25 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from stratal.base.errors import AttributeValueError, FormatError
 from stratal.base.files import ignoring_os_errors, make_folder, remove_drafts
 from stratal.base.version import VERSION
 from stratal.formats import load, save
+from stratal.formats.container import SINGLE_FILE, remove_folder
 from stratal.formats.files import FileWriteError, MissingFileError, writing
+from stratal.formats.manifest import MANIFEST
+from stratal.formats.shards import checked_limit
 from stratal.train.background import Background, copied
 from stratal.train.callbacks import monitored, sign_of
 from stratal.train.history import Row
 
 _FORMAT: Final = 1
-_NAME: Final = re.compile(r"step-(\d{9,18})\.stratal")
+_SHARDS: Final = ".shards"
+_NAME: Final = re.compile(rf"step-(\d{{9,18}})({re.escape(SINGLE_FILE)}|{re.escape(_SHARDS)})")
 _PARTS: Final = {"format", "stratal", "checkpoints", "trainer", "feeds"}
 
 
@@ -39,17 +45,31 @@ class DamagedCheckpointWarning(UserWarning):
     """A checkpoint that could not be read; an older one is used."""
 
 
+class Ranks(Protocol):
+    """What a manager asks of processes that train together: `stratal.distributed.Ranks`."""
+
+    @property
+    def rank(self) -> int: ...
+    def barrier(self) -> None: ...
+    def state_in_pieces(self, parts: Mapping[str, Any]) -> dict[str, Any]: ...
+    def load_whole(self, parts: Mapping[str, Any], state: Mapping[str, Any]) -> None: ...
+    def save(self, nest: Any, folder: Path, shard_bytes: int | None) -> None: ...
+
+
 class CheckpointManager:
     """Keeps the last `keep_last` checkpoints of a run, and the `keep_best` best by a column of the history.
 
     One is written at the end of each epoch, and after every `every` updates where that is given, while
     training goes on; the next one waits for it. A folder has the checkpoints of one run.
+    With `shard_bytes` a checkpoint is a folder with files of at most so many bytes each, but for a tensor
+    that is larger. With `ranks` each rank writes what it owns, and any number of ranks goes on from it.
     Raises: AttributeValueError.
     """
 
     def __init__(
         self, folder: str | Path, *, keep_last: int = 2, keep_best: int = 0, every: int | None = None,
-        monitor: str = "validation_loss", mode: str = "min",
+        monitor: str = "validation_loss", mode: str = "min", shard_bytes: int | None = None,
+        ranks: Ranks | None = None,
     ) -> None:  # fmt: skip
         if keep_last < 1 or keep_best < 0 or (every is not None and every < 1):
             raise AttributeValueError(
@@ -58,6 +78,7 @@ class CheckpointManager:
             )
         self.folder = Path(folder)
         self.keep_last, self.keep_best, self.every, self.monitor = keep_last, keep_best, every, monitor
+        self.shard_bytes, self.ranks = checked_limit(shard_bytes), ranks
         self._sign = sign_of(mode, "CheckpointManager")
         self._values: dict[str, float | None] = {}
         self._writing = Background()
@@ -69,7 +90,8 @@ class CheckpointManager:
             names = os.listdir(self.folder)
         except FileNotFoundError:
             raise MissingFileError("CheckpointManager: there is no folder", got=str(self.folder)) from None
-        return [self.folder / name for name in sorted(filter(_NAME.fullmatch, names), key=_steps)]
+        found = [self.folder / name for name in sorted(filter(_NAME.fullmatch, names), key=_steps)]
+        return [path for path in found if path.suffix == SINGLE_FILE or (path / MANIFEST).exists()]
 
     def load(self, path: str | Path | None = None) -> dict[str, Any]:
         """Return what a checkpoint holds, every byte checked: of a path, or the last that can be read, with a
@@ -111,9 +133,12 @@ class CheckpointManager:
         is not to resume.
         """
         self.wait()
-        with writing(self.folder.name, "CheckpointManager: cannot use the folder {}"):
-            make_folder(self.folder)
-            remove_drafts(self.folder)
+        if self._writes():
+            with writing(self.folder.name, "CheckpointManager: cannot use the folder {}"):
+                make_folder(self.folder)
+                remove_drafts(self.folder)
+            self._remove_incomplete()
+        self._meet()
         self._values = {}
         found = self.paths()
         if not found:
@@ -125,7 +150,9 @@ class CheckpointManager:
             )  # fmt: skip
         state = self.load()
         self._values = dict(state["checkpoints"])
-        self._remove_all_but(self._kept({path.name: self._values.get(path.name) for path in found}))
+        kept = self._kept({path.name: self._values.get(path.name) for path in found})
+        self._meet()
+        self._remove_all_but({*kept, *(p.name for p in found if _steps(p.name) == state["trainer"]["steps"])})
         return state
 
     def due(self, steps: int) -> bool:
@@ -139,13 +166,17 @@ class CheckpointManager:
         as they were.
         """
         self.wait()
-        path = self.folder / f"step-{state['trainer']['steps']:09d}.stratal"
+        suffix = SINGLE_FILE if self.shard_bytes is None and self.ranks is None else _SHARDS
+        path = self.folder / f"step-{state['trainer']['steps']:09d}{suffix}"
         value = None
         if self.keep_best and row is not None:
             value = monitored(row, self.monitor, "CheckpointManager")
         kept = self._kept({**self._values, path.name: value})
         whole = copied({"format": _FORMAT, "stratal": VERSION, "checkpoints": kept, **state})
-        self._writing.start(lambda: self._write(path, whole))
+        if self.ranks is not None:  # collectives of a thread beside training would meet its own
+            self._write(path, whole)
+        else:
+            self._writing.start(lambda: self._write(path, whole))
         return path
 
     def wait(self) -> None:
@@ -154,7 +185,10 @@ class CheckpointManager:
 
     def _write(self, path: Path, whole: Mapping[str, Any]) -> None:
         try:
-            save(whole, path)
+            if self.ranks is not None:
+                self.ranks.save(whole, path, self.shard_bytes)
+            else:
+                save(whole, path, shard_bytes=self.shard_bytes)
         except FileWriteError as error:
             last = max(self._values, key=_steps, default="")
             raise FileWriteError(
@@ -163,6 +197,14 @@ class CheckpointManager:
             ) from error  # fmt: skip
         self._values = whole["checkpoints"]
         self._remove_all_but(self._values)
+
+    def _writes(self) -> bool:
+        """Return whether this process removes files, and makes folders."""
+        return self.ranks is None or self.ranks.rank == 0
+
+    def _meet(self) -> None:
+        if self.ranks is not None:
+            self.ranks.barrier()
 
     # -- which are kept --------------------------------------------------------------------------------------
     def _ranked(self, values: Mapping[str, float | None]) -> list[str]:
@@ -174,11 +216,19 @@ class CheckpointManager:
         chosen = {*names[-self.keep_last :], *self._ranked(values)[: self.keep_best]}
         return {name: values[name] for name in names if name in chosen}
 
-    def _remove_all_but(self, kept: Mapping[str, Any]) -> None:
-        for path in self.paths():
+    def _remove_all_but(self, kept: Collection[str]) -> None:
+        for path in self.paths() if self._writes() else ():
             if path.name not in kept:
                 with ignoring_os_errors():
-                    path.unlink()
+                    remove = remove_folder if path.suffix == _SHARDS else os.unlink
+                    remove(path)
+
+    def _remove_incomplete(self) -> None:
+        """Remove folders of shards whose index was never written, or is removed already."""
+        for path in self.folder.glob(f"step-*{_SHARDS}"):
+            if _NAME.fullmatch(path.name) and not (path / MANIFEST).exists():
+                with ignoring_os_errors():
+                    remove_folder(path)
 
 
 def _steps(name: str) -> int:

@@ -127,7 +127,7 @@ class Trainer:
         self._notify("on_fit_begin")
         state = None if checkpoints is None else checkpoints.begin(resume)
         if state is not None:
-            self.load_state_dict(state["trainer"])
+            self._load(state["trainer"], getattr(checkpoints, "ranks", None))
             if set(state["feeds"]) != set(feeds):
                 raise AttributeValueError(
                     "fit: resumes with the data of the run it goes on with",
@@ -172,7 +172,7 @@ class Trainer:
         self.running = Running()
         self.metrics.reset()
         if checkpoints is not None:
-            checkpoints.save(self._everything(feeds), row)
+            checkpoints.save(self._everything(feeds, checkpoints), row)
 
     def _train_on(self, batch: tuple[Any, ...]) -> Any:
         """Train on a batch and return its loss. Raises: NonFiniteError."""
@@ -214,7 +214,7 @@ class Trainer:
         self.steps += 1
         self._notify("on_step_end")
         if checkpoints is not None and checkpoints.due(self.steps):
-            checkpoints.save(self._everything(feeds))
+            checkpoints.save(self._everything(feeds, checkpoints))
 
     def _having(self, event: str) -> list[Any]:
         return [callback for callback in self.callbacks if hasattr(callback, event)]
@@ -264,10 +264,14 @@ class Trainer:
     # -- state -----------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
         """Return all that training depends on but the data: what a checkpoint holds."""
-        scaler = getattr(self.step, "scaler", None)
+        return self._state(None)
+
+    def _state(self, ranks: Any) -> dict[str, Any]:
+        """Return the state; in a job of ranks what is sharded is this rank's pieces."""
+        scaler, parts = getattr(self.step, "scaler", None), self._parts()
+        whole = None if ranks else {name: part.state_dict() for name, part in parts.items()}
         return {
-            "net": self.net.state_dict(),
-            "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
+            "optimizer": None, **(whole or ranks.state_in_pieces(parts)),
             "scaler": None if scaler is None else scaler.state_dict(),
             "callbacks": [
                 [type(c).__name__, c.state_dict() if hasattr(c, "state_dict") else None]
@@ -278,17 +282,26 @@ class Trainer:
             "stopped": self.history.stopped, "running": self.running.as_dict(),
         }  # fmt: skip
 
+    def _parts(self) -> dict[str, Any]:
+        return {"net": self.net, **({} if self.optimizer is None else {"optimizer": self.optimizer})}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state. Raises: AttributeValueError where callbacks or metrics are others."""
+        self._load(state, None)
+
+    def _load(self, state: Mapping[str, Any], ranks: Any) -> None:
         here, there = [type(c).__name__ for c in self.callbacks], [name for name, _ in state["callbacks"]]
         if here != there:
             raise AttributeValueError(
                 "Trainer: resumes with the callbacks it was saved with",
                 got=f"{', '.join(here) or 'none'} for {', '.join(there) or 'none'}",
             )
-        self.net.load_state_dict(state["net"])
-        if self.optimizer is not None and state["optimizer"] is not None:
-            self.optimizer.load_state_dict(state["optimizer"])
+        parts = {name: part for name, part in self._parts().items() if state[name] is not None}
+        if ranks is not None:
+            ranks.load_whole(parts, state)
+        else:
+            for name, part in parts.items():
+                part.load_state_dict(state[name])
         if state["scaler"] is not None and hasattr(self.step, "scaler"):
             self.step.scaler.load_state_dict(state["scaler"])
         for callback, (_, saved) in zip(self.callbacks, state["callbacks"], strict=True):
@@ -300,8 +313,9 @@ class Trainer:
         self.running = Running(**state["running"])
         set_random_state(state["random"])
 
-    def _everything(self, feeds: Mapping[str, Batches]) -> dict[str, Any]:
-        return {"trainer": self.state_dict(), "feeds": {k: v.state_dict() for k, v in feeds.items()}}
+    def _everything(self, feeds: Mapping[str, Batches], checkpoints: Checkpoints) -> dict[str, Any]:
+        trainer = self._state(getattr(checkpoints, "ranks", None))
+        return {"trainer": trainer, "feeds": {k: v.state_dict() for k, v in feeds.items()}}
 
     def __repr__(self) -> str:
         parts = [type(part).__name__ for part in (self.net, self.optimizer) if part is not None]

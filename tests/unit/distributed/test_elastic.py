@@ -319,11 +319,12 @@ def test_outside_of_an_elastic_job_a_step_is_attempted_once() -> None:
 
 
 # -- snapshots -----------------------------------------------------------------------------------------------
-def test_a_snapshot_holds_all_it_is_given_and_the_random_generator(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["a.stratal", "a"])
+def test_a_snapshot_holds_all_it_is_given_and_the_random_generator(tmp_path: Path, name: str) -> None:
     def made() -> tuple[nn.Module, optim.Optimizer, dist.Snapshot]:
         net = nn.Linear(3, 2)
         optimizer = optim.Adam(net.parameters(), lr=0.1)
-        return net, optimizer, dist.Snapshot(tmp_path / "a.stratal", net=net, optimizer=optimizer)
+        return net, optimizer, dist.Snapshot(tmp_path / name, net=net, optimizer=optimizer)
 
     def step(net: nn.Module, optimizer: optim.Optimizer) -> None:
         optimizer.zero_grad()
@@ -341,9 +342,9 @@ def test_a_snapshot_holds_all_it_is_given_and_the_random_generator(tmp_path: Pat
     step(other, its)
     np.testing.assert_array_equal(other.weight.detach().numpy(), net.weight.detach().numpy())
     with pytest.raises(FormatError, match="holds other things"):
-        dist.Snapshot(tmp_path / "a.stratal", net=net).load()
-    with pytest.raises(AttributeValueError, match="one file"):
-        dist.Snapshot(tmp_path / "a", net=net)
+        dist.Snapshot(tmp_path / name, net=net).load()
+    with pytest.raises(AttributeValueError, match="shards are files of a folder"):
+        dist.Snapshot(tmp_path / "a.stratal", shard_bytes=100, net=net)
     with pytest.raises(AttributeValueError, match="a name of its own"):
         dist.Snapshot(tmp_path / "a.stratal", steps=net)
     with pytest.raises(DTypeError, match="takes what has state_dict"):

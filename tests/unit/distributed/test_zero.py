@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from launching import launch, launched, needs_mpi
 
+import stratal as st
 from stratal import distributed as dist
 from stratal import nn, optim
 from stratal.base.errors import AttributeValueError, DTypeError
@@ -53,6 +54,42 @@ def test_a_checkpoint_of_sharded_parameters_goes_on_with_another_number_of_ranks
     for ranks, what in ((2, "saves"), (3, "loads")):
         status, output = launch(ranks, "rank_sharded.py", what, str(tmp_path / "run.stratal"), timeout=60)
         assert status == 0, output
+
+
+@needs_mpi
+@launched
+@pytest.mark.parametrize(("stage", "then"), [("3", "2"), ("1", "3")])
+def test_a_snapshot_that_ranks_wrote_in_pieces_goes_on_with_another_number_of_ranks(
+    tmp_path: Path, stage: str, then: str
+) -> None:
+    run = str(tmp_path / "run")
+    for ranks, what in ((2, ("snapshots", run, stage)), (3, ("goes_on", run, then))):
+        status, output = launch(ranks, "rank_sharded.py", *what, timeout=60)
+        assert status == 0, output
+    assert {p.name.partition(".")[0][:16] for p in (tmp_path / "run").iterdir()} == {
+        "manifest", "checkpoint", "checkpoint-00000", "checkpoint-00001",
+    }  # fmt: skip
+    found = st.load(run)  # in one process: whole tensors
+    assert tuple(found["net"]["0.weight"].shape) == (33, 9)
+    assert tuple(found["optimizer"]["state"][0]["exp_avg"].shape) == (33, 9)
+
+
+@needs_mpi
+@launched
+def test_fit_goes_on_from_a_checkpoint_that_other_ranks_wrote_in_pieces(tmp_path: Path) -> None:
+    run, whole = str(tmp_path / "run"), str(tmp_path / "whole")
+    for ranks, what in ((2, (run, "3", "1")), (3, (run, "2", "2")), (1, (whole, "1", "2"))):
+        status, output = launch(ranks, "rank_sharded.py", "fits", *what, timeout=60)
+        assert status == 0, output
+    for found, expected in zip(st.load(f"{run}.2.stratal"), st.load(f"{whole}.2.stratal"), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+@needs_mpi
+@launched
+def test_where_a_rank_cannot_write_its_pieces_all_say_so_and_what_stood_before_stays(tmp_path: Path) -> None:
+    status, output = launch(2, "rank_sharded.py", "cannot_write", str(tmp_path / "run"), timeout=60)
+    assert status == 0, output
 
 
 @pytest.mark.quick

@@ -249,7 +249,7 @@ def test_what_files_do_not_hold_is_refused_with_its_path() -> None:
      {"$tuple": [], "x": 1}, {"$dict": [[[1], 2]]}],
 )  # fmt: skip
 def test_a_malformed_document_is_refused(data: Any) -> None:
-    with pytest.raises(FormatError, match="not a value"):
+    with pytest.raises(FormatError, match=r"not a value|in no file"):
         unpack(data, {})
 
 

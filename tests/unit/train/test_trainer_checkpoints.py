@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import multiprocessing
 import os
 import random
 import resource
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ PROCESSES = multiprocessing.get_context("forkserver")  # of one that has importe
 PROCESSES.set_forkserver_preload(["stratal.train", "stratal.data", "stratal.metrics"])  # not from this path
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "arrays": ("arrays", {}),
+    "shards": ("shards", {}),
     "stream": ("stream", {"precision": "float16"}),
     "loader": ("loader", {"accumulate": 2, "clip_norm": 1.0}),
 }
@@ -95,7 +98,7 @@ def test_runs_killed_at_random_moments_end_with_the_bits_of_one_that_was_not_and
     tmp_path: Path, kills: int
 ) -> None:
     draws = random.Random(kills)
-    kinds = list(KINDS) if kills > 2 else ["arrays"]
+    kinds = list(KINDS) if kills > 2 else ["shards"]
     expected = {kind: resumed_training.run(tmp_path / kind, *KINDS[kind]) for kind in kinds}
     done = 0
     while done < kills:
@@ -109,7 +112,11 @@ def test_runs_killed_at_random_moments_end_with_the_bits_of_one_that_was_not_and
             process.kill()
             process.join()
         assert _finished(folder, kind) == expected[kind]
-        assert all(p.suffix == ".stratal" for p in folder.iterdir()) and len(list(folder.iterdir())) <= 3
+        assert len(list(folder.iterdir())) <= 3
+        for found in folder.iterdir():
+            assert found.suffix == (".shards" if kind == "shards" else ".stratal")
+            if kind == "shards":
+                assert len(list(found.iterdir())) == len(manifest_files(found)) + 1 > 4
 
 
 def _started(folder: Path, kind: str) -> Any:
@@ -134,7 +141,122 @@ def _wait_until_it_trains(folder: Path, process: Any) -> None:
 
 
 def _newest(folder: Path) -> str:
-    return max((p.name for p in folder.glob("step-*.stratal")), default="")
+    return max((p.name for p in folder.glob("step-*")), default="")
+
+
+def manifest_files(folder: Path) -> dict[str, Any]:
+    """Return the files that the index of a checkpoint in shards names."""
+    return {row["file"]: row for row in json.loads((folder / "manifest.json").read_text())["files"].values()}
+
+
+def sharded(folder: Path, epochs: int = 1, **options: Any) -> tuple[CheckpointManager, Trainer]:
+    manager, trainer = CheckpointManager(folder, shard_bytes=40, **options), small()
+    trainer.fit([(X, Y)], epochs=epochs, checkpoints=manager)
+    return manager, trainer
+
+
+def test_a_checkpoint_in_shards_is_that_of_one_file_in_files_of_a_bounded_size(tmp_path: Path) -> None:
+    manager, trainer = sharded(tmp_path / "shards", epochs=2)
+    one = CheckpointManager(tmp_path / "one")
+    small().fit([(X, Y)], epochs=2, checkpoints=one)
+    last = manager.paths()[-1]
+    files = manifest_files(last)
+    assert {p.name for p in last.iterdir()} == {*files, "manifest.json"} and len(files) > 4
+    tensors = [st.formats.load_tensors(last / f) for f in files if f.endswith(".safetensors")]
+    assert all(len(t) == 1 or sum(a.nbytes for a in t.values()) <= 40 for t in tensors)
+    found, expected = (m.load()["trainer"] for m in (manager, one))
+    assert found["optimizer"]["state"][0].keys() == expected["optimizer"]["state"][0].keys()
+    for name, value in expected["net"].items():
+        assert np.array_equal(found["net"][name], value)
+    resumed = small()  # one kind goes on from the other
+    resumed.fit([(X, Y)], epochs=3, checkpoints=CheckpointManager(last.parent), resume=True)
+    trainer.fit([(X, Y)], epochs=3, checkpoints=one, resume=True)
+    assert np.array_equal(np.asarray(resumed.net.weight.detach()), np.asarray(trainer.net.weight.detach()))
+    assert [p.name for p in CheckpointManager(last.parent).paths()] == [last.name, "step-000000003.stratal"]
+
+
+@pytest.mark.parametrize("what", ["missing", "torn", "foreign", "swapped", "no index", "index"])
+def test_a_shard_that_is_missing_torn_or_of_another_checkpoint_is_said_and_passed_over(
+    tmp_path: Path, what: str
+) -> None:
+    manager, _ = sharded(tmp_path, epochs=2)
+    first, last = manager.paths()
+    files = [f for f in sorted(manifest_files(last)) if f.endswith(".safetensors")]
+    said = "is damaged"
+    if what == "missing":
+        (last / files[1]).unlink()
+        said = "a file of the manifest is missing"
+    elif what == "torn":
+        (last / files[1]).write_bytes((last / files[1]).read_bytes()[:-3])
+    elif what == "foreign":
+        other = [f for f in sorted(manifest_files(first)) if f.endswith(".safetensors")]
+        (last / files[1]).write_bytes((first / other[1]).read_bytes())
+    elif what == "swapped":
+        (last / files[0]).rename(last / "aside")
+        (last / files[1]).rename(last / files[0])
+        (last / "aside").rename(last / files[1])
+        said = "is damaged|is too large"
+    elif what == "index":
+        (last / "manifest.json").write_bytes((first / "manifest.json").read_bytes())
+        said = "a file of the manifest is missing"
+    else:
+        (last / "manifest.json").unlink()
+    if what == "no index":  # complete or not there
+        assert manager.paths() == [first] and manager.load()["trainer"]["steps"] == 1
+    else:
+        with pytest.raises(FormatError, match=said):
+            manager.load(last)
+        with pytest.warns(DamagedCheckpointWarning, match=last.name):
+            assert manager.load()["trainer"]["steps"] == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DamagedCheckpointWarning)
+        small().fit([(X, Y)], epochs=2, checkpoints=manager, resume=True)
+    assert manager.load(last)["trainer"]["steps"] == 2
+    assert {p.name for p in last.iterdir()} == {*manifest_files(last), "manifest.json"}
+
+
+def test_what_a_kill_leaves_of_checkpoints_in_shards_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    manager, _ = sharded(tmp_path, epochs=2)
+    first, last = manager.paths()
+    half = tmp_path / "step-000000003.shards"
+    half.mkdir()
+    name = next(iter(manifest_files(last)))
+    (half / name).write_bytes((last / name).read_bytes()[:10])
+    (first / "manifest.json").unlink()  # killed while it was removed
+    sharded_again = CheckpointManager(tmp_path, shard_bytes=40)
+    small().fit([(X, Y)], epochs=2, checkpoints=sharded_again, resume=True)
+    assert [p.name for p in tmp_path.iterdir()] == [last.name]
+
+
+def test_shards_are_those_of_folders_and_of_checkpoints(tmp_path: Path) -> None:
+    state = {"a": st.ones(3), "b": [st.zeros((2, 2)), 1.5]}
+    st.save(state, tmp_path / "in_shards", shard_bytes=12)
+    found = st.load(tmp_path / "in_shards")
+    assert found["a"].tolist() == [1, 1, 1] and found["b"][0].shape == (2, 2) and found["b"][1] == 1.5
+    assert len(list((tmp_path / "in_shards").iterdir())) == 4
+    st.save({"nothing": 1}, tmp_path / "in_shards", shard_bytes=12)
+    assert st.load(tmp_path / "in_shards") == {"nothing": 1}
+    for path, model, said in (
+        (tmp_path / "a.stratal", state, "shards are files of a folder"),
+        (tmp_path / "model", nn.Linear(2, 2), "shards are those of a checkpoint"),
+    ):
+        with pytest.raises(StratalError, match=said):
+            st.save(model, path, shard_bytes=12)
+    for wrong in (0, -1, 1.5, True):
+        with pytest.raises(StratalError, match="shard_bytes counts bytes"):
+            st.save(state, tmp_path / "x", shard_bytes=wrong)  # type: ignore[arg-type]
+    with pytest.raises(StratalError, match="at most 4000 shards"):
+        st.save({"many": [st.zeros(1)] * 4001}, tmp_path / "x", shard_bytes=1)
+
+
+def test_a_damaged_newest_checkpoint_does_not_cost_the_whole_one_before(tmp_path: Path) -> None:
+    manager, trainer = CheckpointManager(tmp_path, keep_last=1), small()
+    trainer.fit([(X, Y)], epochs=1, checkpoints=manager)
+    last = tmp_path / "step-000000002.stratal"
+    last.write_bytes(b"damaged")
+    with pytest.warns(DamagedCheckpointWarning):
+        assert manager.begin(resume=True)["trainer"]["steps"] == 1  # type: ignore[index]
+    assert names(tmp_path) == [1, 2]  # killed here, it goes on from the first one again
 
 
 def test_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
@@ -262,7 +384,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_what_is_written_is_a
         def on_epoch_end(self, trainer: Any, row: Any) -> None:
             weights.append(np.asarray(trainer.net.weight.detach()).copy())
 
-    def slow(state: Any, path: Path) -> None:
+    def slow(state: Any, path: Path, **_: Any) -> None:
         found.append(ahead.wait(60))
         st.save(state, path)
 
