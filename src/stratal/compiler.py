@@ -34,7 +34,7 @@ from stratal.optimize.prologue import Hoisted, hoist
 from stratal.optimize.simplify import simplify
 from stratal.plan.budget import InParts, within_budget
 from stratal.plan.build import Compilation, make_plan
-from stratal.plan.caching import CachedProgram
+from stratal.plan.caching import CachedProgram, digest_of
 from stratal.plan.explain import Text, explain
 from stratal.plan.fallback import report
 from stratal.plan.front import Front, front
@@ -130,6 +130,11 @@ class Program:
     def plan(self) -> Plan:
         """What a run does: kernels, memory and cost; made when first asked for."""
         return make_plan(self.graph, self.draft, self.executable, self.made)
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of what decides the results, to the bit: equal for a program that came from the cache."""
+        return digest_of(self.executable)
 
     @property
     def memory(self) -> Text:

@@ -12,11 +12,24 @@ in another one, the same graph finds the same program, and errors name the lines
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from typing import Final
 
 from stratal.base import settings, tuning
-from stratal.base.artifact import Executable, KernelObject
+from stratal.base.artifact import (
+    Branch,
+    Copy,
+    Executable,
+    Host,
+    KernelObject,
+    Launch,
+    Loop,
+    Once,
+    Value,
+    While,
+)
 from stratal.base.errors import FormatError
 from stratal.base.fallback import incidental
 from stratal.base.source import SourceLine
@@ -109,6 +122,36 @@ class CachedProgram:
         """Keep a program, unless it calls Python: functions live in one process."""
         if self._usable and not executable.calls:
             incidental("cache write", lambda: _put(self._key, pack(executable, self._lines)), _nothing)
+
+
+def digest_of(executable: Executable) -> str:
+    """Return a digest of what decides the results of a program, to the bit, without deciding anything again.
+
+    Kernels by their keys (loops, target, code generator), commands, types and homes of values, constants.
+    Names, source lines, offsets and threads are left out. Host calls count by their labels alone.
+    """
+    kernels = executable.kernels
+
+    def plain(found: object) -> object:
+        if isinstance(found, Value | Launch | Copy | Host | Loop | While | Branch | Once):
+            names = [f.name for f in fields(found) if f.name not in _NO_RESULT]
+            names += ["label"] if isinstance(found, Host) else []
+            return [type(found).__name__, *(plain(getattr(found, name)) for name in names)]
+        if isinstance(found, tuple):
+            return [plain(part) for part in found]
+        if isinstance(found, str) and found in kernels:
+            return kernels[found].key
+        return found if isinstance(found, int | str | None) else str(found)
+
+    parts = [
+        [plain(value) for value in executable.values], plain(executable.commands), executable.inputs,
+        executable.outputs, executable.states, executable.frozen,
+        [hashlib.sha256(constant).hexdigest() for constant in executable.constants],
+    ]  # fmt: skip
+    return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()[:32]
+
+
+_NO_RESULT: Final = ("where", "group", "offset", "may_fail", "label")
 
 
 def _get(key: str) -> bytes | None:

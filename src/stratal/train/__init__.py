@@ -13,6 +13,7 @@ from stratal.train.checkpoints import CheckpointManager as CheckpointManager
 from stratal.train.checkpoints import DamagedCheckpointWarning as DamagedCheckpointWarning
 from stratal.train.finite import NonFiniteError as NonFiniteError
 from stratal.train.history import History as History
+from stratal.train.provenance import ChangedProgramWarning as ChangedProgramWarning
 from stratal.train.steps import StepOptions as StepOptions
 from stratal.train.steps import TrainingStep as TrainingStep
 from stratal.train.tensorboard import TensorBoard as TensorBoard

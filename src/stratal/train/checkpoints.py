@@ -7,6 +7,7 @@ Those in shards are folders `step-000000120.shards` (`formats.shards`), complete
     checkpoints   {file name: monitored value, or None} of all that stand when this one is written
     trainer       net, optimizer, scaler, callbacks, metrics, generators, epoch, steps, history
     feeds         where each source of data stands
+    provenance    versions, digests of the step's programs; older files have none
 
 One is written on a thread of its own, from a copy of the state: to a draft, which is synced and renamed
 (`formats.files`); older ones are removed afterwards. A process may die at any moment: what stands is whole,
@@ -38,7 +39,7 @@ from stratal.train.history import Row
 _FORMAT: Final = 1
 _SHARDS: Final = ".shards"
 _NAME: Final = re.compile(rf"step-(\d{{9,18}})({re.escape(SINGLE_FILE)}|{re.escape(_SHARDS)})")
-_PARTS: Final = {"format", "stratal", "checkpoints", "trainer", "feeds"}
+_PARTS: Final = {"format", "stratal", "checkpoints", "trainer", "feeds", "provenance"}
 
 
 class DamagedCheckpointWarning(UserWarning):
@@ -238,6 +239,6 @@ def _steps(name: str) -> int:
 
 def _checked(state: Any, name: str) -> dict[str, Any]:
     """Return what is a checkpoint. Raises: FormatError."""
-    if not isinstance(state, dict) or set(state) != _PARTS or state["format"] != _FORMAT:
+    if not isinstance(state, dict) or {*state, "provenance"} != _PARTS or state["format"] != _FORMAT:
         raise FormatError(f"{name}: not a checkpoint of a Trainer", hint="st.load reads other files")
     return state

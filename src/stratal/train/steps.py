@@ -88,23 +88,25 @@ class TrainingStep:
         self._whole: Any = made(self._train)
         self._gather: Any = made(self._add_gradients)
         self._update: Any = made(self._update_with)
-        parts = (self._whole,) if options.accumulate == 1 else (self._gather, self._update)
-        self._programs: tuple[Any, ...] = parts if compiled else ()
+        parts = {"step": self._whole}
+        if options.accumulate > 1:
+            parts = {"gradients": self._gather, "update": self._update}
+        self.programs: dict[str, Any] = parts if compiled else {}  # compiled functions by what they do
 
     @property
     def captures(self) -> int:
         """How many programs were captured so far."""
         found = 0
-        for program in self._programs:  # asked for at each step: plainer forms take several times as long
+        for program in self.programs.values():  # asked for at each step: plainer forms take longer
             found += program.captures
         return found
 
     @property
     def plan(self) -> Any:
         """The plan of the program of a batch. Raises: CallOrderError where the step is not compiled."""
-        if not self._programs:
+        if not self.programs:
             raise CallOrderError("plan: of a compiled step", got="compiled=False")
-        return self._programs[0].plan
+        return next(iter(self.programs.values())).plan
 
     def __call__(self, x: Any, y: Any) -> tuple[Tensor, Any]:
         if self.options.accumulate == 1:

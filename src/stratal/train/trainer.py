@@ -23,6 +23,7 @@ from stratal.train.finite import NonFiniteError, called, non_finite_loss
 from stratal.train.history import History, Row, Running
 from stratal.train.measured import Given, MetricSet
 from stratal.train.progress import Progress
+from stratal.train.provenance import Provenance
 from stratal.train.randomness import random_state, set_random_state
 from stratal.train.steps import Loss, StepOptions, TrainingStep, missing_parts
 
@@ -74,6 +75,7 @@ class Trainer:
         self.steps = 0  # updates of the optimizer
         self.history = History()
         self.running = Running()  # of the epoch under way
+        self._provenance: Provenance | None = None  # of a fit with checkpoints
 
     # -- training --------------------------------------------------------------------------------------------
     def fit(
@@ -125,8 +127,11 @@ class Trainer:
         if _pending(self.step):
             self.step.discard()
         self._notify("on_fit_begin")
+        self._provenance = None if checkpoints is None else self._provenance or Provenance()
         state = None if checkpoints is None else checkpoints.begin(resume)
         if state is not None:
+            if self._provenance is not None and "provenance" in state:
+                self._provenance.load_state_dict(state["provenance"])
             self._load(state["trainer"], getattr(checkpoints, "ranks", None))
             if set(state["feeds"]) != set(feeds):
                 raise AttributeValueError(
@@ -171,6 +176,8 @@ class Trainer:
         self.epoch += 1
         self.running = Running()
         self.metrics.reset()
+        if self._provenance is not None:
+            self._provenance.compare()
         if checkpoints is not None:
             checkpoints.save(self._everything(feeds, checkpoints), row)
 
@@ -185,6 +192,8 @@ class Trainer:
         took = time.perf_counter() - began
         if getattr(self.step, "captures", 0) > captures:
             running.compile_s += took
+            if self._provenance is not None:
+                self._provenance.note(self.step, batch)
         else:
             running.compute_s += took
         if self.options.check_finite is not None and not isfinite(value):
@@ -315,7 +324,8 @@ class Trainer:
 
     def _everything(self, feeds: Mapping[str, Batches], checkpoints: Checkpoints) -> dict[str, Any]:
         trainer = self._state(getattr(checkpoints, "ranks", None))
-        return {"trainer": trainer, "feeds": {k: v.state_dict() for k, v in feeds.items()}}
+        made_by = {} if self._provenance is None else {"provenance": self._provenance.state_dict()}
+        return {"trainer": trainer, "feeds": {k: v.state_dict() for k, v in feeds.items()}, **made_by}
 
     def __repr__(self) -> str:
         parts = [type(part).__name__ for part in (self.net, self.optimizer) if part is not None]

@@ -47,6 +47,7 @@ print(json.dumps({
     "bytes": np.asarray(result).tobytes().hex(),
     "cached": made.num_cached,
     "kernels": len(step.program.executable.kernels),
+    "digest": step.program.digest,
     "planned": "_drafted" in vars(step.program),
     "where": str(step.program.executable.commands[0].where),
     "plan": step.plan.hash,
@@ -75,6 +76,21 @@ def test_a_second_process_takes_the_whole_program_and_gives_the_same_bits(tmp_pa
     assert cold["planned"] and cold["cached"] == 0
     assert not warm["planned"] and warm["cached"] == warm["kernels"] == cold["kernels"]
     assert warm["bytes"] == cold["bytes"]
+    assert warm["digest"] == cold["digest"]
+
+
+def test_a_programs_digest_is_that_of_what_decides_its_results() -> None:
+    x = graph_input("x", TensorType(float32, (8,)))
+    b = Builder()
+
+    def digest(label: str, factor: float) -> str:
+        x = graph_input(label, TensorType(float32, (8,)))
+        return compile_graph(Graph([x], [b.mul(x, b.full(x.aval, factor))], name=label)).digest
+
+    assert digest("x", 2.0) == digest("y", 2.0) != digest("x", 3.0)
+    with settings.threads(1):
+        assert digest("x", 2.0) == digest("x", 2.0)
+    assert compile_graph(Graph([x], [b.exp(x)])).digest != digest("x", 2.0)
 
 
 @pytest.mark.sampled(4)

@@ -24,7 +24,7 @@ import stratal as st
 from stratal import nn, optim
 from stratal.base.errors import FormatError, StratalError
 from stratal.formats.files import FileWriteError
-from stratal.train import CheckpointManager, DamagedCheckpointWarning, Trainer
+from stratal.train import ChangedProgramWarning, CheckpointManager, DamagedCheckpointWarning, Trainer
 
 PROCESSES = multiprocessing.get_context("forkserver")  # of one that has imported Stratal: started in no time
 PROCESSES.set_forkserver_preload(["stratal.train", "stratal.data", "stratal.metrics"])  # not from this path
@@ -247,6 +247,68 @@ def test_shards_are_those_of_folders_and_of_checkpoints(tmp_path: Path) -> None:
             st.save(state, tmp_path / "x", shard_bytes=wrong)  # type: ignore[arg-type]
     with pytest.raises(StratalError, match="at most 4000 shards"):
         st.save({"many": [st.zeros(1)] * 4001}, tmp_path / "x", shard_bytes=1)
+
+
+def another_loss(outputs: Any, targets: Any) -> Any:
+    return nn.functional.cross_entropy(outputs, targets) * 1.5
+
+
+def test_resuming_tells_which_version_or_program_of_the_step_is_another_one(tmp_path: Path) -> None:
+    manager = CheckpointManager(tmp_path)
+    small().fit([(X, Y)], epochs=1, checkpoints=manager)
+    state = manager.load()
+    ((key, programs),) = state["provenance"]["programs"].items()
+    (digest,) = programs.values()
+    assert key == "step of f32[90,6], i64[90]" and len(digest) == 32
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        resumed = small()
+        resumed.fit([(X, Y)], epochs=2, checkpoints=manager, resume=True)
+    state = manager.load()
+    state["provenance"] |= {"numpy": "1.2.3", "stratal": "0.0.9"}
+    st.save(state, manager.paths()[-1])
+    changed = small()
+    net = changed.net
+    other = Trainer(net, loss=another_loss, optimizer=changed.optimizer)
+    with pytest.warns(ChangedProgramWarning) as caught:
+        other.fit([(X, Y)], epochs=3, checkpoints=manager, resume=True)
+    said = [str(w.message) for w in caught]
+    assert f"Stratal is {st.__version__}, that of the run it goes on with was 0.0.9" in said[0]
+    assert f"NumPy is {np.__version__}, that of the run it goes on with was 1.2.3" in said[1]
+    (now,) = manager.load()["provenance"]["programs"][key].values()
+    assert f"the program of the {key} is {now[:8]}, that of the run it goes on with was {digest[:8]}" in (
+        said[2]
+    )
+    assert len(said) == 3 and all("bits may differ" in text for text in said)
+    state = manager.load()
+    (graph,) = state["provenance"]["programs"][key]
+    state["provenance"]["programs"][key][graph] = "0" * 32  # the same graph, compiled otherwise
+    st.save(state, manager.paths()[-1])
+    again = Trainer(changed.net, loss=another_loss, optimizer=changed.optimizer)
+    with pytest.warns(ChangedProgramWarning, match="with was 00000000"):
+        again.fit([(X, Y)], epochs=4, checkpoints=manager, resume=True)
+
+
+@pytest.mark.parametrize("options", [{"compiled": False}, {"accumulate": 2}], ids=str)
+def test_what_is_not_compiled_has_no_programs_and_what_accumulates_has_two(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    net = nn.Linear(6, 2)
+    opt = optim.Adam(net.parameters())
+    trainer = Trainer(net, loss=nn.functional.cross_entropy, optimizer=opt, **options)
+    manager = CheckpointManager(tmp_path)
+    trainer.fit((X, Y), batch_size=30, checkpoints=manager)
+    names = [key.partition(" of")[0] for key in manager.load()["provenance"]["programs"]]
+    assert names == ([] if "compiled" in options else ["gradients", "update"])
+
+
+def test_checkpoints_that_say_nothing_of_programs_are_read(tmp_path: Path) -> None:
+    manager = CheckpointManager(tmp_path)
+    small().fit([(X, Y)], epochs=1, checkpoints=manager)
+    state = manager.load()
+    del state["provenance"]
+    st.save(state, manager.paths()[-1])
+    assert len(small().fit([(X, Y)], epochs=2, checkpoints=manager, resume=True)) == 2
 
 
 def test_a_damaged_newest_checkpoint_does_not_cost_the_whole_one_before(tmp_path: Path) -> None:
