@@ -130,3 +130,11 @@ def duration(seconds: float) -> str:
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds / 1e-9:.3g} ns"
+
+
+def short_count(number: float, unit: str = "") -> str:
+    """Return a number of things with a decimal prefix: `7.50 M`, `7.50 MF`, `310`."""
+    for prefix, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= scale:
+            return f"{number / scale:.2f} {prefix}{unit}"
+    return f"{number:.0f} {unit}".rstrip()

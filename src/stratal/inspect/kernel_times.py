@@ -206,7 +206,7 @@ class ProgramProfile:
 
     def _output_copy(self, index: int, step: OutputCopy) -> KernelTime:
         nbytes = float(self.program.executable.values[step.value].nbytes)
-        floor = 2 * nbytes / self.peaks.bandwidth(2 * nbytes) / 1e9
+        floor = self.peaks.traffic_seconds([(2 * nbytes, 2 * nbytes)])
         return KernelTime(
             number=0, name="copy to an output", tactic="", kernel_class="element-wise", lines=(), flops=0.0,
             read_bytes=nbytes, written_bytes=nbytes, bound="memory", **self._timed(index, floor),

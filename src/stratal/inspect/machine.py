@@ -18,7 +18,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -79,9 +79,24 @@ class MachinePeaks:
     def bandwidth(self, working_set_bytes: float = float("inf")) -> float:
         """Return the GB/s at which a working set is swept over and over: from the cache that holds it."""
         sizes = (self.l1_bytes, self.l2_bytes, self.l3_bytes)
-        rates = (self.l1_gbs, self.l2_gbs, self.l3_gbs, self.read_gbs, self.copy_gbs)
         beyond = sum(working_set_bytes > size for size in sizes)  # so many levels are too small
-        return max(rates[beyond:])
+        return max(self._rates[beyond:])
+
+    def traffic_seconds(self, accesses: Sequence[tuple[float, float]]) -> float:
+        """Return the least time for bytes that were touched last so many bytes ago: pairs of both.
+
+        Caches may exclude each other's content, so that all up to a level hold bytes together.
+        """
+        least, held = sum(n for n, _ in accesses) / max(self._rates) / 1e9, 0
+        for level, size in enumerate((self.l1_bytes, self.l2_bytes, self.l3_bytes), 1):
+            held += size
+            beyond = sum(n * max(0.0, 1.0 - held / distance) for n, distance in accesses if distance)
+            least = max(least, beyond / max(self._rates[level:]) / 1e9)
+        return least
+
+    @property
+    def _rates(self) -> tuple[float, ...]:
+        return self.l1_gbs, self.l2_gbs, self.l3_gbs, self.read_gbs, self.copy_gbs
 
     def seconds(
         self, operations: Mapping[DType, float], nbytes: float = 0.0, working_set_bytes: float = float("inf")

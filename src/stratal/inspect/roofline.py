@@ -1,17 +1,20 @@
 """The roofline of one command: how long it must take on this machine, and what stands in its way.
 
-Arithmetic cannot be faster than operations over the peak of their dtype. Traffic cannot be faster than bytes
-over the bandwidth of the level they come from, which follows from how much else was touched since they were
-touched last: what a kernel wrote just before lies in a cache, a weight read once per step does not.
+Arithmetic cannot be faster than operations over the peak of their dtype. Traffic cannot be faster than the
+bytes that cross into a level of the caches over the bandwidth of the level behind it, for any level; levels
+deliver at the same time, so the slowest counts, not their sum. Of what is swept again after D other bytes, a
+level of C bytes has at most C / D still, whatever it replaces: the rest must cross (Belady's bound for cyclic
+sweeps). What a kernel wrote just before lies in a cache, a weight read once per step does not.
 See Williams, Waterman, Patterson, "Roofline" (CACM 2009); the cache-aware form is Ilic et al. (2014).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from stratal.base.artifact import Command, Copy, Host, Launch, Value, flat
+from stratal.base.artifact import Command, Copy, Host, Launch, Loop, Value, While, bodies
 from stratal.base.dtypes import DType
 from stratal.base.target import LAUNCH_SECONDS
 from stratal.graph.node import Node
@@ -24,7 +27,9 @@ Bound = Literal["compute", "memory", "overhead", "host"]
 
 
 class Access(NamedTuple):
-    """Bytes a command touches of one value, and all bytes touched since that value was touched last."""
+    """Bytes a command touches of one value, and all different bytes touched since that value was touched
+    last, its own included; infinite where it was not.
+    """
 
     nbytes: float
     distance: float
@@ -74,7 +79,7 @@ class CommandWork(NamedTuple):
     def floor(self, peaks: MachinePeaks, *, host: bool = False) -> Floor:
         """Return the roofline on a machine. Work shorter than a launch is bound by the launch."""
         compute = sum(n / peaks.flops_of(dtype) for dtype, n in self.operations.items()) / 1e9
-        memory = sum(a.nbytes / peaks.bandwidth(a.distance) for a in self.accesses) / 1e9
+        memory = peaks.traffic_seconds([(a.nbytes, a.distance) for a in self.accesses])
         work = max(compute, memory)
         bound: Bound = "compute" if compute >= memory else "memory"
         if host or work < LAUNCH_SECONDS:
@@ -87,28 +92,50 @@ def command_work(
 ) -> dict[int, CommandWork]:
     """Return the work of every launch, copy and host call, by the command's id.
 
-    Distances are those of a run that follows another run, each loop's body gone through once.
+    Distances are those of a run that follows another run; in the body of a loop, those of a trip that follows
+    another trip.
     """
     owner = roots(values)
-    leaves = [c for c in flat(tuple(commands)) if isinstance(c, (Launch, Copy, Host))]
-    sizes = {id(c): list(_touched(draft, values, c)) for c in leaves}
-    last: dict[int, float] = {}  # bytes touched in all when a value was touched last
+    sizes = {id(c): list(_touched(draft, values, c)) for c in _leaves(commands)}
+    recent: dict[int, float] = {}  # bytes of each value, that touched last at the end
     found: dict[int, CommandWork] = {}
-    clock = 0.0
-    for command in (*leaves, *leaves):  # the second time around is the run that counts
+    for command in (*_leaves(commands), *_leaves(commands)):  # the second time around is the run that counts
         rows = sizes[id(command)]
         total = sum(nbytes for _, nbytes, _ in rows)
-        clock += total
-        accesses = tuple(
-            Access(nbytes, clock - last.get(owner[v], 0.0), writes) for v, nbytes, writes in rows
-        )
-        last.update((owner[v], clock - total) for v, _, _ in rows)
+        reused = _distances(recent, {owner[v] for v, _, _ in rows})
+        accesses = tuple(Access(n, total + reused[owner[v]], writes) for v, n, writes in rows)
+        for v, nbytes, _ in rows:
+            recent[owner[v]] = max(recent.pop(owner[v], 0.0), nbytes)
         scheduled = draft.kernels[command.kernel] if isinstance(command, Launch) else None
         tactic = scheduled.tactic if scheduled else ""
         members = tuple(anchored(draft.group_of(command), tactic))
         share = share_done(members, scheduled.kernel) if scheduled else 1.0
         found[id(command)] = CommandWork(members, share, tactic, _operations(members, share), accesses)
     return found
+
+
+def _leaves(commands: Iterable[Command]) -> Iterator[Launch | Copy | Host]:
+    """Yield commands as a run makes them; the bodies of loops twice, as one trip after another."""
+    for command in commands:
+        if isinstance(command, (Launch, Copy, Host)):
+            yield command
+        for _ in range(2 if isinstance(command, (Loop, While)) else 1):
+            for body in bodies(command).values():
+                yield from _leaves(body)
+
+
+def _distances(recent: Mapping[int, float], asked: set[int]) -> dict[int, float]:
+    """Return the bytes of other values touched since each of some was touched; infinite where it was not."""
+    found: dict[int, float] = {}
+    passed = 0.0
+    for value in reversed(recent):  # type: ignore[call-overload]  # a dict
+        if len(found) == len(asked):
+            break
+        if value in asked:
+            found[value] = passed
+        else:
+            passed += recent[value]
+    return {value: found.get(value, math.inf) for value in asked}
 
 
 def _touched(

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from stratal.base import tree
 from stratal.base.dtypes import DType, float32
 from stratal.base.errors import CallOrderError, DTypeError
+from stratal.base.log import short_count
 from stratal.base.types import TensorType
 from stratal.graph.node import Node
 from stratal.memory.render import format_bytes
@@ -55,7 +56,7 @@ class Row(NamedTuple):
         if not traced:
             return [cells[0], *cells[2:]]
         calls = f" in {self.calls} calls" if self.calls > 1 else ""
-        return [*cells, _count(self.operations) + calls if self.calls else ""]
+        return [*cells, short_count(self.operations) + calls if self.calls else ""]
 
 
 class Summary:
@@ -105,7 +106,7 @@ class Summary:
         text = ", ".join(parts)
         if not self.inputs:
             return text
-        return f"{text}\n{_count(top.operations)} operations in a forward pass of {self.inputs}"
+        return f"{text}\n{short_count(top.operations)} operations in a forward pass of {self.inputs}"
 
     def _repr_html_(self) -> str:
         """Return the table for notebooks, in one width."""
@@ -252,11 +253,3 @@ def _shown(result: Any) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _WIDEST_OUTPUT else text[: _WIDEST_OUTPUT - 2] + ".."
-
-
-def _count(number: float) -> str:
-    """Return a number of operations in three digits."""
-    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g} {unit}" if number < 999.5 * size else f"{number / size:.0f} {unit}"
-    return f"{number:.0f}"

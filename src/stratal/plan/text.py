@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-from stratal.base.log import duration
+from stratal.base.log import duration, short_count
 from stratal.base.markup import folded, table, titled
 from stratal.memory.render import format_bytes
 
@@ -194,12 +194,7 @@ def size(nbytes: float) -> str:
 
 def count(n: float) -> str:
     """Return a number of operations: `7.50 MF`."""
-    if not n:
-        return "-"
-    for unit, step in (("GF", 1e9), ("MF", 1e6), ("kF", 1e3)):
-        if n >= step:
-            return f"{n / step:.2f} {unit}"
-    return f"{n:.0f} F"
+    return short_count(n, "F") if n else "-"
 
 
 def shorten(text: str, width: int) -> str:
