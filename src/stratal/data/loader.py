@@ -13,11 +13,13 @@ import numpy as np
 from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError
 from stratal.data.collate import collate_named, collated_columns, default_convert
 from stratal.data.datasets import Dataset, Subset, TensorDataset, generator_of, read_in_order
+from stratal.data.samplers import BatchSampler, SequentialSampler
 from stratal.data.shuffle import part_of, permutation, span_of, starving
 from stratal.data.worker_processes import ProcessPool
 from stratal.data.workers import (
     WorkerOptions,
     WorkerPool,
+    called,
     checked_options,
     in_order,
     in_order_read_by_workers,
@@ -198,7 +200,7 @@ class DataLoader:
             items, work = self._positions(), self._of_positions
         items, options = islice(items, self._done, None), self.workers
         if not options.num_workers:
-            yield from map(work, items)
+            yield from called(work, items)
             return
         pool = self._pool or self._new_pool()
         if options.persistent_workers:
@@ -291,18 +293,57 @@ class DataLoader:
             return (self.collate_fn or default_convert)(rows[0])
         return collate_named(rows, names) if self.collate_fn is None else self.collate_fn(list(rows))
 
+    @property
+    def resumes(self) -> bool:
+        """Whether an epoch goes on from its middle: an order of the loader's own, or of a sampler that is a
+        sequence, or says where it stands.
+        """
+        order: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
+        while isinstance(order, BatchSampler):
+            order = order.sampler
+        fixed = (list, tuple, range, np.ndarray, SequentialSampler)
+        return order is None or isinstance(order, fixed) or hasattr(order, "load_state_dict")
+
+    def _ordered_by(self) -> dict[str, Any]:
+        """Return what positions in an epoch count in, beside seeds."""
+        return {
+            "batch_size": self.batch_size, "shuffle": self.shuffle, "drop_last": self.drop_last,
+            "rows": len(self.dataset) if not self._iterable and hasattr(self.dataset, "__len__") else None,
+        }  # fmt: skip
+
     def state_dict(self) -> dict[str, Any]:
         """Return where the loader stands: its seed or the key it drew, its epoch, how many of the epoch's
         batches are out, and the state of a sampler in the middle of an epoch, where it has one.
         """
-        state = {"seed": self.seed, "drawn": self._drawn, "epoch": self.epoch, "batch": self._done}
+        state: dict[str, Any] = {
+            "seed": self.seed, "drawn": self._drawn, "epoch": self.epoch, "batch": self._done,
+        }  # fmt: skip
+        if self._done:
+            state["of"] = self._ordered_by()
         sampler: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
         if self._done and hasattr(sampler, "state_dict"):
             state["sampler"] = sampler.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go where another loader of the same data stood; the next iteration goes on from there."""
+        """Go where another loader of the same data stood; the next iteration goes on from there.
+
+        Raises: AttributeValueError where that is in an epoch of other batches, or its order is not known.
+        """
+        before, now = state.get("of") or {}, self._ordered_by()
+        if other := [name for name in before if before[name] != now[name]]:
+            raise AttributeValueError(
+                "DataLoader: an epoch goes on in the batches it began with",
+                got=", ".join(f"{name} {now[name]} for {before[name]}" for name in other),
+                hint="change it between epochs",
+            )  # fmt: skip
+        if state["batch"] and not self.resumes:
+            order: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
+            raise AttributeValueError(
+                "DataLoader: an epoch goes on in an order that can be had again",
+                got=f"a {type(order).__name__} without state_dict and load_state_dict",
+                hint="st.data.RandomSampler and WeightedRandomSampler have them",
+            )  # fmt: skip
         self.seed, self._drawn = state["seed"], state.get("drawn")
         self.epoch, self._done = state["epoch"], state["batch"]
         sampler: Any = self.sampler if self.batch_sampler is None else self.batch_sampler

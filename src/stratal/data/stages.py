@@ -18,7 +18,7 @@ from stratal.data.lazy_records import Batch, Record
 from stratal.data.row_blocks import Part, RowBlocks
 from stratal.data.shuffle import permutation
 from stratal.data.streams import Element, Keys, Run
-from stratal.data.workers import in_order
+from stratal.data.workers import called, in_order
 
 Stage = Callable[[Iterator[Element], Run], Iterator[Element]]
 
@@ -89,7 +89,7 @@ def good(note: Callable[[BadRowError], None]) -> Stage:
 def computed(function: Callable[[Any], Any], items: Iterable[Any], run: Run) -> Iterator[Any]:
     """Yield a function of items in order, by the workers of the run where it has any."""
     if run.pool is None:
-        return map(function, items)
+        return called(function, items)
     return in_order(run.pool, function, items, run.ahead, 0)
 
 

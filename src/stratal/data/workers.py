@@ -196,6 +196,14 @@ class Pool(Protocol):
         ...
 
 
+def called(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    """Yield a function of items. As `map`, but a StopIteration that the function raises, from a `next` of
+    its own, is a RuntimeError and not the end.
+    """
+    for item in items:
+        yield function(item)
+
+
 def in_order(
     pool: Pool, work: Callable[[Any], Any], items: Iterable[Any], ahead: int, timeout: float
 ) -> Iterator[Any]:

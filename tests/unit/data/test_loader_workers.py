@@ -23,6 +23,7 @@ from stratal.data import (
     Dataset,
     IterableDataset,
     LoaderTimeoutError,
+    Pipeline,
     TensorDataset,
     get_worker_info,
 )
@@ -298,3 +299,28 @@ def test_data_sets_may_say_what_their_elements_are() -> None:
 
     assert values(DataLoader(Typed(), 3)) == [[0, 1, 2]]
     assert next(iter(DataLoader(Endless(), 2, num_workers=2))).tolist() == [0, 1]
+
+
+class Exhausted:
+    """A data set with the bug of an empty iterator's `next`."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, k: int) -> Any:
+        return next(iter([float(k)] * (k != 13)))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stop_iteration_in_the_users_code_is_an_error_and_not_the_end_of_the_epoch(workers: int) -> None:
+    def find(k: int) -> int:
+        return next(iter([k] * (k != 13)))
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(DataLoader(Exhausted(), batch_size=4, num_workers=workers))
+    for pipeline in (
+        Pipeline(Exhausted()).batch(4), Pipeline(range(20)).map(find).batch(4), Pipeline(range(20)).map(find),
+        Pipeline(range(20)).filter(find).batch(4),
+    ):  # fmt: skip
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            list(pipeline.prefetch(2, workers=workers) if workers else pipeline)

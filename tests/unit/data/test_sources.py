@@ -565,3 +565,27 @@ def test_a_table_by_columns_is_what_its_rows_are(columns: list[str] | None, tmp_
     assert len(table.columns_at(range(5))["x"]) == 5
     with pytest.raises(BadRowError, match="row 5, column 'id'"):
         table.columns_at(range(COUNT))
+
+
+BIG = 2**53 + 1
+
+
+def test_missing_values_of_frames_are_none_and_whole_numbers_stay_whole() -> None:
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table({
+        "d": pa.array(["a", None, "b", None]).dictionary_encode(), "n": [1, None, BIG, 3],
+        "whole": [BIG, 2, 3, 4],
+    })  # fmt: skip
+    found = Frame(table)
+    assert [row["d"] for row in found] == ["a", None, "b", None]
+    assert [row["n"] for row in found] == [1, None, BIG, 3] and type(found[2]["n"]) is int
+    assert found[0]["whole"] == BIG
+
+
+def test_missing_values_of_frames_of_pandas_and_polars_are_none() -> None:
+    pd = pytest.importorskip("pandas")
+    found = Frame(pd.DataFrame({"n": pd.array([1, None, BIG], "Int64"), "f": [1.0, np.nan, 2.0]}))
+    assert [row["n"] for row in found] == [1, None, BIG] and np.isnan(found[1]["f"])
+    pl = pytest.importorskip("polars")
+    found = Frame(pl.DataFrame({"n": [1, None, BIG], "s": ["a", None, "b"]}))
+    assert [row["n"] for row in found] == [1, None, BIG] and found[1]["s"] is None

@@ -136,10 +136,11 @@ def _damaged(path: str, group: int, name: str, got: str) -> FormatError:
 
 def columns_of(table: Any, names: Sequence[str]) -> dict[str, Column]:
     """Return columns of an Arrow table or batch: arrays of numbers, lists where some are missing."""
-    return {name: _column(table.column(table.schema.get_field_index(name))) for name in names}
+    return {name: arrow_column(table.column(table.schema.get_field_index(name))) for name in names}
 
 
-def _column(column: Any) -> Column:
+def arrow_column(column: Any) -> Column:
+    """Return an Arrow array, or one in chunks: numbers of which none is missing as an array, else a list."""
     if hasattr(column, "num_chunks"):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # which copies
     if hasattr(column, "dictionary_decode"):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from stratal.base.errors import DTypeError
+from stratal.data.sources.arrow_files import arrow_column
 from stratal.data.sources.columns import Column, ColumnGroups
 from stratal.data.sources.opening import checked_columns
+
+_NUMBERS: Final = "biufcM"
 
 
 class Frame(ColumnGroups):
@@ -34,5 +37,16 @@ class Frame(ColumnGroups):
 
 
 def _values(column: Any) -> Column:
+    """Return a column as an array of numbers where none is missing, else as a list with None for those."""
+    if type(column).__module__.partition(".")[0] == "pyarrow":
+        return arrow_column(column)
+    if callable(getattr(column, "null_count", None)):  # polars
+        array = None if column.null_count() else np.asarray(column.to_numpy())
+        return array if array is not None and array.dtype.kind in _NUMBERS else column.to_list()
+    if not isinstance(getattr(column, "dtype", np.dtype(int)), np.dtype) and hasattr(column, "isna"):
+        missing = np.asarray(column.isna())  # a nullable column of pandas, which makes floats of it
+        if missing.any():
+            pairs = zip(column.tolist(), missing.tolist(), strict=True)
+            return [None if is_missing else value for value, is_missing in pairs]
     array = np.asarray(column.to_numpy())
-    return array if array.dtype.kind in "biufcM" else array.tolist()
+    return array if array.dtype.kind in _NUMBERS else array.tolist()
