@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
@@ -37,6 +40,7 @@ class Batches:
         self._once = hasattr(self.source, "__next__")  # an iterator, which has one pass
         self._passes = 0
         self._random: Any = None  # the generators' state where a pass began that cannot go to a position
+        self._seen: Any = None  # the last batch of such a pass, or its digest
 
     def count(self) -> int | None:
         """Return how many batches a pass has, None where that is not known."""
@@ -54,27 +58,45 @@ class Batches:
             )  # fmt: skip
         self._passes += 1
         for batch in self.source if self._keeps_position() else self._from_position():
-            self.begun += 1
-            yield self._as_tensors(batch)
-        self.begun, self._random = 0, None
+            self.begun, self._seen = self.begun + 1, self._as_tensors(batch)
+            yield self._seen
+        self.begun, self._random, self._seen = 0, None, None
 
     def _keeps_position(self) -> bool:
-        return hasattr(self.source, "load_state_dict")
+        return hasattr(self.source, "load_state_dict") and getattr(self.source, "resumes", True)
 
     def _from_position(self) -> Iterator[Any]:
         """Return an iterator behind the batches that are out; these are read as they were, with the random
         numbers of the pass's beginning.
         """
-        now = random_state()
+        now = self._generators()
         if self._random is None:
             self._random = now
             return iter(self.source)
-        set_random_state(self._random)
+        self._restore(self._random)
         batches = iter(self.source)
-        for _ in islice(batches, self.begun):
-            pass
-        set_random_state(now)
+        last = deque(islice(batches, self.begun), 1)
+        if self._seen is not None and (not last or _digest(self._as_tensors(last[0])) != self._seen):
+            raise AttributeValueError(
+                f"{self.name}: a pass goes on with the batches that it began with",
+                got=f"another batch {self.begun} of a {type(self.source).__name__}",
+                hint="draw from random, np.random, torch or st.manual_seed's generator, or define state_dict",
+            )  # fmt: skip
+        self._restore(now)
         return batches
+
+    def _generators(self) -> dict[str, Any]:
+        """Return the state of all generators, and of PyTorch's that a loader of its own may have."""
+        own: Any = getattr(self.source, "generator", None)
+        is_torchs = type(own).__module__.partition(".")[0] == "torch"
+        return {**random_state(), **({"of the loader": own.get_state().numpy().copy()} if is_torchs else {})}
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        set_random_state(state)
+        torch: Any = sys.modules.get("torch")
+        if "of the loader" in state and torch is not None:
+            own: Any = getattr(self.source, "generator", None)
+            own.set_state(torch.from_numpy(np.array(state["of the loader"])))
 
     def _as_tensors(self, batch: Any) -> tuple[Any, ...]:
         parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
@@ -95,6 +117,7 @@ class Batches:
         generator = getattr(loader, "generator", None)
         return {
             "batch": self.begun, "random": self._random,
+            "seen": _digest(self._seen) if loader is None else None,
             "loader": None if loader is None else loader.state_dict(),
             "generator": generator.get_state() if isinstance(generator, Generator) else None,
         }  # fmt: skip
@@ -108,11 +131,24 @@ class Batches:
                 got=type(self.source).__name__,
             )
         self.begun, self._random = int(state["batch"]), state["random"]
+        self._seen = state.get("seen")
         if loader is not None:
             loader.load_state_dict(state["loader"])
         generator = getattr(loader, "generator", None)
         if state["generator"] is not None and isinstance(generator, Generator):
             generator.set_state(state["generator"])
+
+
+def _digest(batch: Any) -> str | None:
+    """Return a digest of the tensors of a batch, of types and bytes; None of no batch."""
+    if batch is None or isinstance(batch, str):
+        return batch
+    found = hashlib.blake2b(digest_size=16)
+    for leaf in tree.leaves(batch):
+        array = np.asarray(leaf.detach() if isinstance(leaf, Tensor) else leaf)
+        found.update(f"{array.dtype} {array.shape}".encode())
+        found.update(array.tobytes() if array.dtype.kind != "O" else repr(array.tolist()).encode())
+    return found.hexdigest()
 
 
 def is_rows(data: Any) -> bool:

@@ -1,8 +1,11 @@
-"""The state of all generators a training run may draw from: Stratal's default one, Python's and NumPy's."""
+"""The state of all generators a training run may draw from: Stratal's default one, Python's, NumPy's, and
+PyTorch's where the program has imported it, for its loaders.
+"""
 
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +18,9 @@ def random_state() -> dict[str, Any]:
     """Return the generators' state as plain values and arrays."""
     version, words, gauss = random.getstate()
     kind, key, position, has_gauss, cached = np.random.get_state()
+    torch: Any = sys.modules.get("torch")
     return {
+        **({} if torch is None else {"torch": torch.get_rng_state().numpy().copy()}),
         "stratal": get_rng_state(),
         "python": [version, np.array(words, np.uint64), gauss],
         "numpy": [kind, np.asarray(key), int(position), int(has_gauss), float(cached)],
@@ -29,3 +34,6 @@ def set_random_state(state: Mapping[str, Any]) -> None:
     set_rng_state(np.asarray(state["stratal"]))
     random.setstate((version, tuple(np.asarray(words).tolist()), gauss))
     np.random.set_state((kind, np.asarray(key), *rest))
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and "torch" in state:
+        torch.set_rng_state(torch.from_numpy(np.array(state["torch"])))

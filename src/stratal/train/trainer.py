@@ -89,6 +89,8 @@ class Trainer:
         a DataLoader. `batch_size` and `shuffle` are for the first two; the order is drawn from the generator
         that `st.manual_seed` starts. With `checkpoints` and `resume`, training goes on from the last
         checkpoint, if there is one, up to `epochs` in all. `progress` is shown on a terminal.
+        Parts of a net in training that `eval()` froze stay so; a net that is all in evaluation is trained,
+        and in that mode again afterwards.
         Ctrl-C ends it between two steps: net, optimizer and history are those of the last step.
         Raises: NonFiniteError, FileWriteError, AttributeValueError, DTypeError.
         """
@@ -104,13 +106,16 @@ class Trainer:
             size = batch_size if is_rows(validation) else None
             feeds["validation"] = self._batches("validation", validation, size)
         self._begin(feeds, checkpoints, resume)
-        shown, was_training = Progress(progress, epochs), self.net.training
+        shown = Progress(progress, epochs)
+        modes = _modes(self.net)
+        if not self.net.training:
+            self.net.train()
         try:
             while self.epoch < epochs and not self.history.stopped:
                 self._fit_epoch(feeds, checkpoints, shown)
         finally:
             shown.close()
-            self.net.train(was_training)
+            _restore_modes(modes)
             self._notify("on_fit_end")
             if checkpoints is not None:
                 checkpoints.wait()
@@ -143,7 +148,6 @@ class Trainer:
 
     def _fit_epoch(self, feeds: dict[str, Batches], checkpoints: Checkpoints | None, shown: Progress) -> None:
         began, batches, running = time.perf_counter(), feeds["data"], self.running
-        self.net.train()
         if not running.batches:
             self._notify("on_epoch_begin")
         shown.begin(self.epoch + 1, batches.count())
@@ -333,16 +337,27 @@ class Trainer:
 
 
 class _Evaluating:
-    """A block in which a net is in evaluation mode."""
+    """A block in which a net is in evaluation mode; each part is in its own mode again afterwards."""
 
     def __init__(self, net: Module) -> None:
-        self.net, self.was_training = net, net.training
+        self.net = net
 
     def __enter__(self) -> None:
+        self.modes = _modes(self.net)
         self.net.eval()
 
     def __exit__(self, *error: object) -> None:
-        self.net.train(self.was_training)
+        _restore_modes(self.modes)
+
+
+def _modes(net: Module) -> list[tuple[Module, bool]]:
+    return [(part, part.training) for part in net.modules()]
+
+
+def _restore_modes(modes: Sequence[tuple[Module, bool]]) -> None:
+    for part, mode in modes:
+        if part.training is not mode:
+            part.training = mode
 
 
 def _forward_of(net: Module, loss: Loss | None, options: StepOptions) -> Callable[..., Any]:

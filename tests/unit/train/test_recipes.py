@@ -267,3 +267,39 @@ def test_options_of_a_net_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     text = 'kind = "text"\n[data]\npath = "t.csv"\n[model]\nname = "transformer"\nwidth = 9\nheads = 2\n'
     with pytest.raises(AttributeValueError, match="2 heads, width 9"):
         problem_of(read_config(written(tmp_path, text)))
+
+
+@pytest.mark.parametrize("change", ["a value", "a label", "a name", "fewer rows", "another order"])
+def test_a_run_goes_on_with_the_data_it_began_with_alone(
+    pumps: Path, change: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = written(pumps, TABLE.format(epochs=1, folder="out"))
+    assert main(["train", str(config)]) == 0
+    lines = (pumps / "pumps.csv").read_text().splitlines()
+    if change == "a value":
+        lines[5] = lines[5].replace(".", "1.", 1)
+    elif change == "a label":
+        old, new = ("yes", "no") if ",yes," in lines[5] else ("no", "yes")
+        lines[5] = lines[5].replace(f",{old},", f",{new},")
+    elif change == "a name":
+        lines[0] = lines[0].replace("cost", "price")
+    elif change == "fewer rows":
+        del lines[-1]
+    else:
+        lines[1], lines[2] = lines[2], lines[1]
+    (pumps / "pumps.csv").write_text("\n".join(lines) + "\n")
+    written(pumps, TABLE.format(epochs=2, folder="out"))
+    assert main(["train", str(config), "--resume"]) == 1
+    assert "goes on with the data it began with" in capsys.readouterr().err
+
+
+def test_empty_cells_of_texts_in_a_csv_file_are_missing_values(tmp_path: Path) -> None:
+    rows = ["x,name,y", *(f"{k},{'abc'[k % 3]},{['no', 'yes'][k % 2]}" for k in range(40))]
+    rows[4], rows[9] = "3,,no", "8,c,"
+    (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
+    text = 'kind = "table"\n[data]\npath = "t.csv"\ntarget = "y"\n'
+    with pytest.raises(AttributeValueError, match="missing values"):
+        problem_of(read_config(written(tmp_path, text)))
+    problem = problem_of(read_config(written(tmp_path, text + 'missing = "drop"\n')))
+    assert problem.text.startswith("38 rows") and problem.options["classes"] == ["no", "yes"]
+    assert problem.options["features"][1]["categories"] == ["a", "b", "c"]

@@ -312,3 +312,24 @@ def test_nothing_is_shown_without_a_terminal(capfd: pytest.CaptureFixture[str]) 
     trainer_of(small()).fit(batches())
     trainer_of(small()).fit(batches(), progress=False)
     assert capfd.readouterr() == ("", "")
+
+
+def modes(net: nn.Module) -> list[bool]:
+    return [part.training for part in net.modules()]
+
+
+def test_parts_that_are_frozen_by_eval_stay_so_in_fit_evaluate_and_predict() -> None:
+    net = nn.Sequential(nn.BatchNorm1d(X.shape[1]), nn.Linear(X.shape[1], 3), nn.Dropout(0.1))
+    trainer = trainer_of(net)
+    net[0].eval()
+    before, statistics = modes(net), np.array(net[0].running_mean)
+    for call in (
+        lambda: trainer.predict(X), lambda: trainer.evaluate((X, Y)),
+        lambda: trainer.fit((X, Y), epochs=2, validation=(X, Y), progress=False),
+    ):  # fmt: skip
+        call()
+        assert modes(net) == before
+    assert np.array_equal(net[0].running_mean, statistics)
+    net.eval()
+    trainer.fit((X, Y), progress=False)  # all in evaluation: it is trained, and left as it was
+    assert not any(modes(net)) and not np.array_equal(net[0].running_mean, statistics)

@@ -23,6 +23,7 @@ from waiting import exit_code
 import stratal as st
 from stratal import nn, optim
 from stratal.base.errors import FormatError, StratalError
+from stratal.data import DataLoader, RandomSampler, TensorDataset
 from stratal.formats.files import FileWriteError
 from stratal.train import ChangedProgramWarning, CheckpointManager, DamagedCheckpointWarning, Trainer
 
@@ -494,3 +495,100 @@ def test_the_factor_of_losses_in_float16_is_part_of_a_checkpoint(tmp_path: Path)
     trainer.fit([(X, Y)], checkpoints=CheckpointManager(tmp_path))
     other.load_state_dict(CheckpointManager(tmp_path).load()["trainer"])
     assert other.step.scaler.get_scale() == 4.0
+
+
+class OwnOrder:
+    """A sampler as users write them: nothing of it says where it stands."""
+
+    def __init__(self, draw: Any) -> None:
+        self.draw = draw
+
+    def __iter__(self) -> Any:
+        return iter(self.draw())
+
+    def __len__(self) -> int:
+        return 24
+
+
+def shuffled() -> list[int]:
+    order = list(range(24))
+    random.shuffle(order)
+    return order
+
+
+def rows_seen(folder: Path, make: Any, cut: int | None = None) -> list[int]:
+    """Return the rows that a run of two epochs trains on, up to a step where it is interrupted."""
+    st.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
+    seen: list[int] = []
+
+    def step(x: Any, y: Any) -> Any:
+        seen.extend(int(v) for v in np.asarray(x).reshape(-1))
+        return (x * 0).sum()
+
+    trainer = Trainer(nn.Linear(1, 1), step=step, compiled=False, callbacks=[StopsAt(cut or -1)])
+    manager = CheckpointManager(folder, every=1)
+    try:
+        trainer.fit(make(), epochs=2, checkpoints=manager, resume=True, progress=False)
+    except KeyboardInterrupt:
+        del seen[-4:]  # of a step that no checkpoint has
+    return seen
+
+
+DATA = TensorDataset(np.arange(24, dtype=np.float32)[:, None], np.zeros(24, np.float32))
+ORDERS: dict[str, Any] = {
+    "np.random": lambda: DataLoader(DATA, 4, sampler=OwnOrder(lambda: np.random.permutation(24).tolist())),
+    "random": lambda: DataLoader(DATA, 4, sampler=OwnOrder(shuffled), num_workers=2),
+    "batches": lambda: DataLoader(
+        DATA, batch_sampler=OwnOrder(lambda: np.random.permutation(24).reshape(6, 4).tolist())
+    ),
+    "ours": lambda: DataLoader(DATA, 4, sampler=RandomSampler(DATA)),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_run_resumed_in_an_epoch_sees_each_row_of_a_drawn_order_once(tmp_path: Path, order: str) -> None:
+    whole = rows_seen(tmp_path / "whole", ORDERS[order])
+    cut = rows_seen(tmp_path / "cut", ORDERS[order], 9)
+    np.random.seed(77)
+    assert cut + rows_seen(tmp_path / "cut", ORDERS[order]) == whole
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("own", [False, True])
+def test_a_run_resumed_in_an_epoch_of_pytorchs_loader_sees_each_row_once(tmp_path: Path, own: bool) -> None:
+    torch = pytest.importorskip("torch")
+
+    def make() -> Any:
+        torch.manual_seed(5)
+        rows = torch.utils.data.TensorDataset(torch.arange(24.0)[:, None], torch.zeros(24))
+        given = {"generator": torch.Generator().manual_seed(3)} if own else {}
+        return torch.utils.data.DataLoader(rows, batch_size=4, shuffle=True, **given)
+
+    whole = rows_seen(tmp_path / "whole", make)
+    cut = rows_seen(tmp_path / "cut", make, 9)
+    assert cut + rows_seen(tmp_path / "cut", make) == whole
+
+
+def test_an_order_that_cannot_be_had_again_is_refused_on_resume(tmp_path: Path) -> None:
+    def make() -> Any:
+        hidden = np.random.default_rng()  # of its own: no generator that a checkpoint holds
+        return DataLoader(DATA, 4, sampler=OwnOrder(lambda: hidden.permutation(24).tolist()))
+
+    rows_seen(tmp_path, make, 9)
+    with pytest.raises(StratalError, match="goes on with the batches that it began with"):
+        rows_seen(tmp_path, make)
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ({"batch_size": 6}, "batch_size 6 for 4"), ({"shuffle": False}, "shuffle False for True"),
+    ({"dataset": [(np.zeros(1, np.float32), np.float32(0))] * 12}, "rows 12 for 24"),
+])  # fmt: skip
+def test_an_epoch_goes_on_in_the_batches_it_began_with(
+    tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    given = {"dataset": DATA, "batch_size": 4, "shuffle": True}
+    rows_seen(tmp_path, lambda: DataLoader(**given), 9)
+    with pytest.raises(StratalError, match=said):
+        rows_seen(tmp_path, lambda: DataLoader(**given | change))

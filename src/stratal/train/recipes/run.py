@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +28,8 @@ from stratal.train.trainer import Trainer
 
 _PROBLEMS: Final = {"table": table_problem, "images": image_problem, "text": text_problem}
 CONFIG, METRICS, MODEL, CHECKPOINTS = "config.toml", "metrics.csv", "model.stratal", "checkpoints"
+DATA: Final = "data.digest"
+_READ_WHOLE: Final = 1 << 28  # bytes of a folder that are read for its digest; of a larger one sizes count
 EVENTS: Final = "tensorboard"
 
 
@@ -59,10 +62,12 @@ def run(
     Raises: AttributeValueError where the folder has another run; what `Trainer.fit` raises.
     """
     folder = config.located(config.output["folder"]) if folder is None else folder
-    _check_folder(config, folder, resume)
+    digest = _data_digest(config.located(config.data["path"]))
+    _check_folder(config, folder, resume, digest)
     with writing(folder.name, "train: cannot use the folder {}"):
         make_folder(folder)
     write_atomically(folder / CONFIG, [config.to_toml().encode()])
+    write_atomically(folder / DATA, [f"{digest}\n".encode()])
     options = config.training
     optimizer = _optimizer(config, problem.net)
     callbacks: list[Any] = [CSVLog(folder / METRICS)]
@@ -92,7 +97,22 @@ def _optimizer(config: Config, net: Module) -> Optimizer:
     return (Adam if options["optimizer"] == "adam" else AdamW)(net.parameters(), **shared)
 
 
-def _check_folder(config: Config, folder: Path, resume: bool) -> None:
+def _data_digest(path: Path) -> str:
+    """Return a digest of what a run is trained on: bytes of a file; in a folder names, and sizes or bytes."""
+    found = hashlib.blake2b(digest_size=16)
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    sizes = [file.stat().st_size for file in files]
+    for file, size in zip(files, sizes, strict=True):
+        name = file.relative_to(path).as_posix() if path.is_dir() else file.suffix
+        found.update(f"{name} {size}\n".encode())
+        if file is path or sum(sizes) <= _READ_WHOLE:
+            with file.open("rb") as opened:
+                while block := opened.read(1 << 20):
+                    found.update(block)
+    return found.hexdigest()
+
+
+def _check_folder(config: Config, folder: Path, resume: bool, digest: str) -> None:
     """Refuse a folder with a run that is not this one's. Raises: AttributeValueError."""
     if not (folder / CONFIG).is_file():
         return
@@ -100,6 +120,12 @@ def _check_folder(config: Config, folder: Path, resume: bool) -> None:
         raise AttributeValueError(
             f"{config.path.name}: the folder of results has a run already", got=str(folder),
             hint="--resume goes on with it; [output] folder names another",
+        )  # fmt: skip
+    if (folder / DATA).is_file() and (folder / DATA).read_text(errors="replace").strip() != digest:
+        raise AttributeValueError(
+            f"{config.path.name}: a run goes on with the data it began with",
+            got=f"{config.data['path']} with other content",
+            hint="[output] folder names another folder, for another run",
         )  # fmt: skip
     before = read_config(folder / CONFIG)
     free = {"path", "workers", "folder"} | ({"epochs"} if config.training["schedule"] == "none" else set())

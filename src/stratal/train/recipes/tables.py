@@ -105,7 +105,16 @@ def read_table(config: Config, wanted: list[str] | None) -> dict[str, Any]:
     source = (Parquet if path.suffix.lower() == ".parquet" else CSV)(path, wanted)
     if not len(source):
         raise config.refuse("the file has no rows", config.data["path"])
-    return dict(source.columns_at(range(len(source))))
+    columns = source.columns_at(range(len(source)))
+    if isinstance(source, CSV):  # which has no other way to say that a text is missing
+        return {name: _without_empty(values) for name, values in columns.items()}
+    return dict(columns)
+
+
+def _without_empty(values: Any) -> Any:
+    if not isinstance(values, (list, tuple)):
+        return values
+    return [None if isinstance(value, str) and not value.strip() else value for value in values]
 
 
 def without_missing(config: Config, columns: Mapping[str, Any]) -> dict[str, Array]:
