@@ -20,7 +20,7 @@ from stratal.base.errors import VerifyError
 from stratal.base.source import SourceLine, merge
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
-from stratal.graph.node import Const, Node
+from stratal.graph.node import Const, Input, Node
 from stratal.graph.op import REGISTRY
 
 Bindings = dict[str, Any]
@@ -282,7 +282,7 @@ class Rules:
                     got=f"{node.type} to {found.type}",
                     where=node.where,
                 )
-            if found.op.name not in ("input", "const"):
+            if not isinstance(found.op, (Input, Const)):
                 found.where = merge(found.where, where)
             return rule, found
         return None

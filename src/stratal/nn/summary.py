@@ -16,7 +16,7 @@ from stratal.base.dtypes import DType, float32
 from stratal.base.errors import CallOrderError, DTypeError
 from stratal.base.log import short_count
 from stratal.base.types import TensorType
-from stratal.graph.node import Node
+from stratal.graph.node import Item, Node
 from stratal.memory.render import format_bytes
 from stratal.tensor.tensor import Tensor, tensor, wrap
 from stratal.tensor.values import node_values
@@ -212,7 +212,7 @@ class _Calls:
                 continue
             self._counted.add(node)
             todo += node.inputs
-            if node.inputs and node.op.name != "item":
+            if node.inputs and not isinstance(node.op, Item):
                 total += node.op.cost(*[i.aval for i in node.inputs]).flops
         return total
 

@@ -17,7 +17,7 @@ from stratal.base.fallback import skippable, unchanged
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node, rebuild
-from stratal.ops.linear.contract import parse_spec
+from stratal.ops.linear.contract import Contract, parse_spec
 from stratal.ops.views.boxes import Concatenate
 from stratal.optimize.prologue import decided_alone
 from stratal.optimize.rewrite import cut, with_roots
@@ -58,7 +58,7 @@ def _repeats_little(product: Node, whole: Node) -> bool:
 
     Sums of pieces are added up in its own dtype, so that must be the one it accumulates in.
     """
-    if product.op.name != "contract" or product.inputs[0] is product.inputs[1]:
+    if not isinstance(product.op, Contract) or product.inputs[0] is product.inputs[1]:
         return False
     spec = parse_spec(product.op.attributes["spec"])
     side = product.inputs.index(whole)

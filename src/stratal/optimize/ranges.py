@@ -183,7 +183,7 @@ def _scaled_peak(powers: Known, scale: Known, by: Node) -> Peak | None:
     """Return the peak of values from 0 to 1, one of which is 1, times what is not negative: rounding keeps
     their order.
     """
-    if powers.peak is None or powers.peak.value != 1.0 or powers.low < 0 or by.op.name != "broadcast":
+    if powers.peak is None or powers.peak.value != 1.0 or powers.low < 0 or not isinstance(by.op, Broadcast):
         return None
     finite = scale.low >= 0 and scale.high < INF
     return Peak(powers.peak.axes, by.inputs[0]) if finite and _stretched(by) == powers.peak.axes else None

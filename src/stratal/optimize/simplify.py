@@ -80,7 +80,7 @@ class _Simplifier:
 
     def step(self, node: Node) -> tuple[str, Node] | None:
         """Return what one node becomes by itself, by folding, by a rule or by simplifying its regions."""
-        if not node.inputs and node.op.name != "const":
+        if not node.inputs and not isinstance(node.op, Const):
             return None
         found = fold(node)
         if found is not None:

@@ -28,6 +28,7 @@ from stratal.ops.control.regions import is_zero
 from stratal.ops.elementwise.conversion import Cast, Select
 from stratal.ops.families import Elementwise
 from stratal.ops.indexing.gather import Gather
+from stratal.ops.indexing.scatter import Scatter
 from stratal.ops.indexing.segments import MOST
 from stratal.ops.views.shapes import Broadcast
 from stratal.optimize.prologue import decided_alone
@@ -66,7 +67,7 @@ def sort_scatters(graph: Graph) -> Graph:
 
 def _repays(node: Node) -> bool:
     """Return whether a node is a sum of many slices, from zero, that rounds as a sum does."""
-    if node.op.name != "scatter" or node.op.attributes["kind"] != "add":
+    if not isinstance(node.op, Scatter) or node.op.kind != "add":
         return False
     base, index, x = node.inputs
     axis = node.op.attributes["axis"]

@@ -17,6 +17,7 @@ from stratal.base.errors import ShapeError
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
+from stratal.ops.views.shapes import Broadcast
 
 Factors = tuple[Dim, ...]
 
@@ -189,7 +190,7 @@ class Sizes:
 
 def _constant_along(node: Node, physical_axes: Sequence[int]) -> Node | None:
     """Return what a node is a broadcast of, if it is the same along some physical axes."""
-    if node.op.name != "broadcast" or set(node.op.axes) & set(physical_axes):  # type: ignore[attr-defined]
+    if not isinstance(node.op, Broadcast) or set(node.op.axes) & set(physical_axes):
         return None
     return node.inputs[0]
 

@@ -14,6 +14,7 @@ from stratal.loops.expr import Buffer, Const, Expr, Guard, Load, Var, call, cast
 from stratal.loops.lowering import strip_cast
 from stratal.loops.rebuild import substitute
 from stratal.loops.stmt import For, If, Prefetch, Seq, Stmt, Store, guarded, loaded, stored
+from stratal.ops.linear.conv import Conv
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.placement import placed, stores
 from stratal.schedule.primitives import Schedule, guard_leaves
@@ -50,7 +51,7 @@ def is_plain(anchor: Node, *, strides: bool = False) -> bool:
     """Return whether a node is a two-dimensional convolution that sums in float32, without padding, groups,
     dilation, and, unless asked for, strides.
     """
-    if anchor.op.name != "conv" or len(anchor.shape) != 4 or anchor.dtype.compute is not float32:
+    if not isinstance(anchor.op, Conv) or len(anchor.shape) != 4 or anchor.dtype.compute is not float32:
         return False
     given = anchor.op.attributes
     ones = (*given["rhs_dilation"], *given["lhs_dilation"], given["groups"])
