@@ -86,7 +86,7 @@ def step_of(task: Workload, train: bool) -> Callable[[], Any]:
 def kernels(model: str, run: Callable[[], Any], threads: int) -> list[Kernel]:
     """Return the kernels of the programs that a model runs, with prices and times."""
     from stratal.inspect.recorder import Recorder
-    from stratal.schedule.pricing import kernel_price
+    from stratal.schedule.pricing import is_cold, kernel_price
     from stratal.schedule.select import watched_problems
 
     with watched_problems() as problems:
@@ -102,10 +102,11 @@ def kernels(model: str, run: Callable[[], Any], threads: int) -> list[Kernel]:
         seconds = seconds_by_kernel(times)
         number = {id(group): k for k, group in enumerate(times.program.draft.groups)}
         kernel_of = {k: kernel for kernel, groups in seconds.items() for k in groups}
+        cold = is_cold(times.program.made.target, times.program.plan.planned_peak_bytes)
         for problem, _ in problems:
             kernel = kernel_of.get(number.get(id(problem.group), -1))
             if kernel is not None:
-                price, taken = kernel_price(problem, threads), list(seconds[kernel].values())
+                price, taken = kernel_price(problem, threads, cold=cold), list(seconds[kernel].values())
                 found.append(Kernel(model, price.name, problem.group.kind, price.tactic, price.bound,
                                     price.seconds, statistics.mean(taken), len(taken)))  # fmt: skip
     return found

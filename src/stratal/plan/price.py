@@ -21,7 +21,7 @@ from stratal.base import fallback, settings
 from stratal.base.log import collect
 from stratal.base.price import KernelPrice, Price
 from stratal.base.target import Target
-from stratal.base.types import TupleType
+from stratal.base.types import TensorType, TupleType
 from stratal.graph.graph import Graph, substitute
 from stratal.graph.node import Const, Input, Item, Node, graph_input, is_frozen, items, owner
 from stratal.graph.partition import Group
@@ -30,7 +30,7 @@ from stratal.optimize.layout import Order, choose_orders
 from stratal.optimize.prologue import decided_alone, hoist
 from stratal.plan.partitioning import Lowerings, cut_into_kernels
 from stratal.schedule.invariants import made_of
-from stratal.schedule.pricing import copy_price, host_price, kernel_price
+from stratal.schedule.pricing import copy_price, host_price, is_cold, kernel_price
 from stratal.schedule.program import Planned
 from stratal.schedule.select import Problem
 
@@ -67,12 +67,15 @@ class Pricer:
         self.threads: Final = threads or settings.threads.value
         self.lower_of: Final = Lowerings()
         self._kernels: dict[object, KernelPrice] = {}
-        self._graphs: dict[object, Price] = {}
+        self._graphs: dict[object, tuple[Price, bool]] = {}
         self._around: tuple[Graph, Surroundings] | None = None
 
     def __call__(self, graph: Graph) -> Price:
-        """Return the price of one run of a graph; what frozen inputs decide alone is computed before."""
-        return self._priced(graph, {})
+        """Return the price of one run of a graph; what frozen inputs decide alone is computed before.
+
+        Where the graph touches less than caches hold, kernels find their operands there.
+        """
+        return self._priced(graph, {})[0]
 
     def compare(self, graph: Graph, replaced: Mapping[Node, Node]) -> Comparison:
         """Return the prices around nodes of a graph, and with others in their places.
@@ -80,19 +83,28 @@ class Pricer:
         The new nodes are over nodes of the graph. What is further away than `REACH` nodes stays as it is.
         """
         if self._around is None or self._around[0] is not graph:
-            self._around = graph, Surroundings(graph, self.lower_of, self.target)
-        cut = self._around[1].cut(replaced)
-        return Comparison(self._priced(cut.before, cut.orders), self._priced(cut.after, cut.orders))
+            _, cold = self._priced(graph, {})
+            self._around = graph, Surroundings(graph, self.lower_of, self.target, cold)
+        cut, cold = self._around[1].cut(replaced), self._around[1].cold
+        before, after = (self._priced(g, cut.orders, cold)[0] for g in (cut.before, cut.after))
+        return Comparison(before, after)
 
-    def _priced(self, graph: Graph, orders: Mapping[Node, Order]) -> Price:
-        key = _structure(graph, orders)
+    def _priced(
+        self, graph: Graph, orders: Mapping[Node, Order], cold: bool | None = None
+    ) -> tuple[Price, bool]:
+        """Return the price of a graph, and whether it touches more than caches hold, unless that is known of
+        the whole that it is a piece of.
+        """
+        key = _structure(graph, orders), cold
         found = self._graphs.get(key)
         if found is None:
             with collect():
-                found = self._graphs[key] = Price.of(self._of_graph(graph, orders))
+                found = self._graphs[key] = self._of_graph(graph, orders, cold)
         return found
 
-    def _of_graph(self, graph: Graph, orders: Mapping[Node, Order]) -> list[KernelPrice]:
+    def _of_graph(
+        self, graph: Graph, orders: Mapping[Node, Order], cold: bool | None
+    ) -> tuple[Price, bool]:
         rest = hoist(graph, self.lower_of).rest if any(map(is_frozen, graph.inputs)) else graph
         given = dict(zip(rest.inputs, [orders.get(i) for i in graph.inputs], strict=False))
         planned = cut_into_kernels(
@@ -101,9 +113,15 @@ class Pricer:
         states = {state for state, _ in planned.graph.updates}
         inputs = frozenset(n for n in planned.graph.inputs if is_frozen(n) and n not in states)
         frozen = made_of(inputs, planned.graph, planned.partition)
-        return [k for group in planned.partition.groups for k in self._of_group(group, planned, frozen)]
+        if cold is None:
+            stored = (n for n in planned.partition.stored if isinstance(n.type, TensorType))
+            cold = is_cold(self.target, sum(n.aval.nbytes for n in (*planned.graph.inputs, *stored)))
+        groups = planned.partition.groups
+        return Price.of(k for g in groups for k in self._of_group(g, planned, frozen, cold)), cold
 
-    def _of_group(self, group: Group, planned: Planned, frozen: frozenset[Node]) -> Sequence[KernelPrice]:
+    def _of_group(
+        self, group: Group, planned: Planned, frozen: frozenset[Node], cold: bool
+    ) -> Sequence[KernelPrice]:
         node = group.members[0]
         if group.kind == "bytes":
             return ()
@@ -112,22 +130,23 @@ class Pricer:
         if group.kind == "host":
             return (host_price(node),)
         if group.kind == "region":
-            return self._of_region(node)
+            return self._of_region(node, cold)
         if frozen and frozen.issuperset(group.members):
             return ()
         stored = planned.partition.stored.__contains__
         problem = Problem(group, self.lower_of, planned.strides, stored, self.target, frozen)
-        key = problem.structure()[0], fallback.scalar(group.members)
+        key = problem.structure()[0], fallback.scalar(group.members), cold
         found = self._kernels.get(key)
         if found is None:
-            found = self._kernels[key] = kernel_price(problem, self.threads)
+            found = self._kernels[key] = kernel_price(problem, self.threads, cold=cold)
         return (found,)
 
-    def _of_region(self, node: Node) -> Sequence[KernelPrice]:
+    def _of_region(self, node: Node, cold: bool) -> Sequence[KernelPrice]:
         """Return the kernels of control flow: of arms the dearest, of a loop as often as it turns at most."""
         lowered = self.lower_of(node)
         assert isinstance(lowered, Region)
-        bodies = [self(g) for g in node.op.attributes.values() if isinstance(g, Graph)]
+        regions = [g for g in node.op.attributes.values() if isinstance(g, Graph)]
+        bodies = [self._priced(g, {}, cold)[0] for g in regions]
         if lowered.kind == "cond":
             return max(bodies, key=lambda p: p.seconds).why
         turns = node.op.attributes.get("length", 1)
@@ -166,8 +185,9 @@ class Cut(NamedTuple):
 class Surroundings:
     """A graph with what stands around each node: users, axis orders, what frozen inputs decide."""
 
-    def __init__(self, graph: Graph, lower_of: Lowerings, target: Target) -> None:
+    def __init__(self, graph: Graph, lower_of: Lowerings, target: Target, cold: bool) -> None:
         self.graph = graph
+        self.cold = cold
         self.lower_of = lower_of
         self.target = target
         self.nodes = frozenset(graph.nodes)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from stratal.base import tuning
 from stratal.base.cost import Cost
@@ -33,11 +33,9 @@ from stratal.schedule.result import Candidate
 from stratal.schedule.select import Problem, choose
 from stratal.schedule.tactics.common import CHUNK_WORK
 
-START_SECONDS: Final = 0.6e-6  # a kernel launched, the addresses of its operands read
 HOST_SECONDS: Final = 20e-6  # a call of Python, its operands wrapped
 NEST_SHARE: Final = 0.55  # of the peak: what loops of attention and of transforms reach
 PER_CYCLE: Final = 2  # vector operations of element-wise code
-LATENCY: Final = 16  # cycles from an operation's start to the one that needs it, once in a kernel
 SCATTERED: Final = 3  # cycles of an element that is read apart from its neighbours
 FEW: Final = 1 << 10  # elements that stay in the first cache, scattered or not
 OVERLAP: Final = 4
@@ -47,10 +45,32 @@ WEIGHTS: Final = 1.3  # of their estimate is what gradients of filters by tiles 
 DIRECT: Final = 1.15  # of theirs what register tiles take: the last of the threads ends later
 
 
-def kernel_price(problem: Problem, threads: int) -> KernelPrice:
+class Caches(NamedTuple):
+    """What a kernel finds in caches: `start_seconds` until its code runs and the addresses of its operands
+    are there, `latency` in cycles per operation of the first element, `hold_all` whether operands are there,
+    `in_pieces` whether threads read a few lines of memory here and there.
+    """
+
+    start_seconds: float
+    latency: float
+    hold_all: bool = False
+    in_pieces: bool = False
+
+
+COLD: Final = Caches(0.6e-6, 16.0)
+WARM: Final = Caches(0.1e-6, 2.0, hold_all=True)
+
+
+def is_cold(target: Target, touched: float) -> bool:
+    """Return whether caches hold less than the bytes that a program touches, with what others leave there."""
+    return touched > target.l3_bytes / 2
+
+
+def kernel_price(problem: Problem, threads: int, *, cold: bool = True) -> KernelPrice:
     """Return what the kernel of a group costs in one call, packing of operands included.
 
-    The candidate is the one a compilation chooses. Decisions are not logged: nothing is compiled.
+    The candidate is the one a compilation chooses. Decisions are not logged: nothing is compiled. A kernel is
+    `cold` in a program that touches more than caches hold (`is_cold`): its code and operands are fetched.
     """
     group, target = problem.group, problem.target
     name = "+".join(m.op.name for m in group.members[:6])
@@ -64,10 +84,12 @@ def kernel_price(problem: Problem, threads: int) -> KernelPrice:
     if record is not None and record.algorithm == chosen.algorithm:
         bound = _estimated(name, "", target, cost, record.seconds, 1).bound
         return KernelPrice(name, str(chosen), bound, record.seconds, cost.bytes, basis="measured")
-    return _estimated(
-        name, str(chosen), target, cost, compute_seconds(problem, chosen), threads, latency_seconds(problem),
-        in_pieces=_reads_in_pieces(group),
-    )  # fmt: skip
+    taken = compute_seconds(problem, chosen)
+    latency = latency_seconds(problem, COLD.latency if cold else WARM.latency)
+    if not cold:
+        return _estimated(name, str(chosen), target, cost, taken, threads, latency, WARM)
+    where = COLD._replace(in_pieces=_reads_in_pieces(group))
+    return _estimated(name, str(chosen), target, cost, taken, threads, latency, where)
 
 
 def host_price(node: Node) -> KernelPrice:
@@ -84,21 +106,21 @@ def copy_price(node: Node, target: Target, threads: int) -> KernelPrice:
 
 
 def _estimated(
-    name: str, tactic: str, target: Target, cost: Cost, compute: float, threads: int, latency: float = 0.0, *,
-    in_pieces: bool = False
-) -> KernelPrice:
+    name: str, tactic: str, target: Target, cost: Cost, compute: float, threads: int, latency: float = 0.0,
+    caches: Caches = COLD,
+) -> KernelPrice:  # fmt: skip
     if compute * target.ghz * 1e9 * target.lanes(4) < 2 * CHUNK_WORK:
         threads = 1  # less than two chunks' worth of work
     compute /= threads
-    memory = memory_seconds(target, cost, threads, in_pieces)
+    memory = memory_seconds(target, cost, threads, caches)
     taken = latency + (compute**OVERLAP + memory**OVERLAP) ** (1 / OVERLAP)
     bound: Bound = "compute" if compute >= memory else "memory"
-    if taken < START_SECONDS or latency > max(compute, memory):
+    if taken < caches.start_seconds or latency > max(compute, memory):
         bound = "latency"
-    return KernelPrice(name, tactic, bound, START_SECONDS + taken, cost.bytes)
+    return KernelPrice(name, tactic, bound, caches.start_seconds + taken, cost.bytes)
 
 
-def memory_seconds(target: Target, cost: Cost, threads: int, in_pieces: bool = False) -> float:
+def memory_seconds(target: Target, cost: Cost, threads: int, caches: Caches) -> float:
     """Return the seconds that a kernel's traffic takes.
 
     What fits the caches of its threads comes from there. Of more, the part of what is read that the shared
@@ -106,9 +128,9 @@ def memory_seconds(target: Target, cost: Cost, threads: int, in_pieces: bool = F
     of memory here and there, the shared cache is no faster than memory.
     """
     cached = target.cache_gbps * 1e9 * threads / 2
-    if cost.bytes <= target.l2_bytes * threads / 2:
+    if caches.hold_all or cost.bytes <= target.l2_bytes * threads / 2:
         return cost.bytes / cached
-    share = 0.0 if in_pieces else max(0.0, 1 - cost.read_bytes / target.l3_bytes)
+    share = 0.0 if caches.in_pieces else max(0.0, 1 - cost.read_bytes / target.l3_bytes)
     memory = max(target.memory_gbps, target.core_gbps) * 1e9
     return cost.read_bytes * (share / cached + (1 - share) / memory) + cost.written_bytes / memory
 
@@ -143,7 +165,7 @@ def _by_tactic(problem: Problem, candidate: Candidate) -> float:
     return taken if candidate.algorithm.startswith("winograd") else DIRECT * taken
 
 
-def latency_seconds(problem: Problem) -> float:
+def latency_seconds(problem: Problem, cycles: float) -> float:
     """Return the seconds in which the first element of a group goes through all of its operations."""
     computes = (problem.lower_of(m) for m in problem.group.members)
     chain = sum(
@@ -151,7 +173,7 @@ def latency_seconds(problem: Problem) -> float:
         for c in computes
         if isinstance(c, Compute) and not (problem.group.kind == "contract" and is_contraction(c))
     )
-    return LATENCY * chain / (problem.target.ghz * 1e9)
+    return cycles * chain / (problem.target.ghz * 1e9)
 
 
 def _reads_in_pieces(group: Group) -> bool:

@@ -143,3 +143,13 @@ def test_products_are_priced_at_the_rate_of_the_target() -> None:
     graph = Graph([x, y], [Builder().contract(x, y, spec="mk,kn->mn")])
     found = Pricer(TARGET, threads=1)(graph).seconds
     assert 1 < found / (2 * 512**3 / TARGET.peak_flops()) < 1.5
+
+
+def test_kernels_of_a_program_that_caches_hold_are_cheaper() -> None:
+    b, x, large = Builder(), vector(1000), vector(5000, 1000)
+    small = b.exp(x)
+    pricer = Pricer(TARGET)
+    (alone,) = pricer(Graph([x], [small])).why
+    beside = min(pricer(Graph([x, large], [small, b.exp(large)])).why, key=lambda kernel: kernel.bytes)
+    assert alone.bytes == beside.bytes
+    assert alone.seconds < beside.seconds
