@@ -30,6 +30,7 @@ from stratal.loops.stmt import Kernel
 from stratal.memory.plan import plan_arena, plan_home
 from stratal.optimize.canonical import choose_algorithms
 from stratal.optimize.micro_batches import counts, micro_batched
+from stratal.optimize.online import use_online_forms
 from stratal.optimize.prologue import Hoisted, hoist
 from stratal.optimize.simplify import simplify
 from stratal.plan.budget import InParts, within_budget
@@ -105,7 +106,7 @@ class Program:
         with (
             settings.winograd(made.winograd), settings.memory(made.memory),
             settings.offload_dir(made.offload_dir), settings.micro_batches(made.micro_batches),
-            tuning.using(made.records),
+            settings.online(made.online), tuning.using(made.records),
         ):  # fmt: skip
             draft, log = decided(self.graph, self.made.target, fused=self.made.fused)
         return Drafted(draft.of_commands(self.executable.commands), log)
@@ -179,7 +180,7 @@ def compile_graph(graph: Graph, *, fused: bool = True, workspace: Workspace | No
     made = Compilation(
         target, seconds, built.num_cached, tuple(record.overrides), fused, settings.winograd.value, records,
         report(graph, fallbacks), settings.memory.value, settings.offload_dir.value,
-        settings.micro_batches.value,
+        settings.micro_batches.value, settings.online.value,
     )  # fmt: skip
     return record.finished(Program(graph, built.loaded, made, built.drafted))
 
@@ -241,7 +242,9 @@ def planned(graph: Graph) -> tuple[Executable, Plan, DecisionLog]:
         parts = rewritten(graph, target)
         drafted = fallbacks.attempts(partial(decide, parts, target))
         executable = link(graph, drafted.draft, {})
-    made = Compilation(target, 0.0, records=records, memory=settings.memory.value)
+    made = Compilation(
+        target, 0.0, records=records, memory=settings.memory.value, online=settings.online.value
+    )
     return executable, make_plan(graph, drafted.draft, executable, made), drafted.log
 
 
@@ -274,7 +277,7 @@ def rewritten(graph: Graph, target: Target) -> Rewritten:
 
 def prepare(graph: Graph, target: Target) -> Graph:
     """Simplify a graph by rules and make the algorithm choices that are graph rewrites."""
-    simple = simplify(verify(graph))
+    simple = use_online_forms(simplify(verify(graph)))
     return fallback.optional(
         "algorithm choices", lambda: verify(choose_algorithms(simple, Lowerings(), target, convolutions)),
         lambda: simple,

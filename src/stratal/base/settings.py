@@ -202,6 +202,9 @@ offload_dir: Setting[Path | None] = Setting("offload_dir", lambda: None, _path, 
                                             "program with a memory budget may wait, in a file")  # fmt: skip
 micro_batches = Setting("micro_batches", lambda: False, _flag, _FLAG, "let a memory budget split batches: "
                         "sums over a batch then round otherwise")  # fmt: skip
+online: Setting[int | None] = Setting("online", lambda: 16 << 20, _budget, "a size such as 16MiB, or off",
+                                      "bytes from which on scores are computed in blocks, not stored: sums "
+                                      "then round otherwise")  # fmt: skip
 seed = Setting(
     "seed", lambda: 0, _seed, "a whole number from 0, below 2**64", "seed of the default random key"
 )

@@ -54,6 +54,7 @@ class Compilation(NamedTuple):
     memory: int | None = None  # the budget in bytes
     offload_dir: Path | None = None  # where states may wait
     micro_batches: bool = False  # whether the budget may split batches
+    online: int | None = None  # bytes from which on scores are not stored
 
 
 def make_plan(graph: Graph, draft: Draft, executable: Executable, made: Compilation) -> Plan:

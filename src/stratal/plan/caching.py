@@ -91,6 +91,7 @@ class CachedProgram:
             labels = hashlib.sha256(repr([str(getattr(i.op, "label", "")) for i in graph.inputs]).encode())
             threads, way = str(settings.threads.value), "fused" if fused else "unfused"
             way += " winograd" if settings.winograd.value else ""
+            way += f" online from {settings.online.value}"
             way += f" within {settings.memory.value}" if settings.memory.value is not None else ""
             way += " offloading" if settings.memory.value and settings.offload_dir.value else ""
             way += " in parts" if settings.memory.value and settings.micro_batches.value else ""

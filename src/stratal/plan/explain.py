@@ -33,6 +33,7 @@ TOPICS: Final = ("kernels", "memory", "graph", "decisions")
 STAGES: Final = {
     "fuse": "fused and kept apart",
     "simplify": "graph rewrites",
+    "online": "scores in blocks",
     "override": "overridden by hand",
     "layout": "layouts other than row-major",
     "pack": "operands packed for their readers",

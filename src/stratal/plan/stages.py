@@ -158,7 +158,8 @@ class Record:
 
 def _environment() -> str:
     """Return the settings a reproduction needs, as words before a command."""
-    asked = [s for s in (settings.target, settings.threads, settings.winograd) if s.origin != "default"]
+    shaping = (settings.target, settings.threads, settings.winograd, settings.online)
+    asked = [s for s in shaping if s.origin != "default"]
     return "".join(f"{s.variable}={settings.as_text(s.value)} " for s in asked)
 
 

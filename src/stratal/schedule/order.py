@@ -21,7 +21,7 @@ from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node, items, owner, topological
 from stratal.graph.partition import Group, Partition
 
-KERNELS = frozenset(("pointwise", "rows", "columns", "contract", "segments", "attention", "dft"))
+KERNELS = frozenset(("pointwise", "rows", "columns", "contract", "segments", "attention", "blockwise", "dft"))
 
 
 class Order(NamedTuple):

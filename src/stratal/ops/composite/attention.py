@@ -72,9 +72,12 @@ def attention_weights(
         return b.softmax(scores, axis=-1)
     scores = _masked(b, scores, mask)
     top = greatest(b, scores, (last,))
-    hidden_rows = spread(b, b.eq(top, b.like(top, -math.inf)), scores, (last,))
-    zero = b.like(scores, 0)
-    return b.op("select", hidden_rows, zero, b.softmax(b.select(hidden_rows, zero, scores), axis=-1))
+    shift = b.select(b.eq(top, b.like(top, -math.inf)), b.like(top, 0), top)
+    power = b.exp(b.sub(scores, spread(b, shift, scores, (last,))))
+    total = b.sum(power, axes=(last,))
+    one = b.like(total, 1)
+    share = b.div(one, b.select(b.eq(total, b.like(total, 0)), one, total))  # of a hidden row: 0 in all
+    return b.mul(power, spread(b, share, scores, (last,)))
 
 
 def _by_blocks(query: Node, key: Node, value: Node, mask: Node | None) -> bool:

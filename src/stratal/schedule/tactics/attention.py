@@ -10,7 +10,7 @@ Scores are logarithms to base 2: the factor is in the queries, and powers of 2 t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from stratal.base.dtypes import bool_, float32
@@ -25,7 +25,8 @@ from stratal.ops.linear.attention import Attention
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Candidate, Tactic
-from stratal.schedule.tactics.common import nest, vectorize_inner
+from stratal.schedule.tactics.blocks import ROWS, BlockLoops
+from stratal.schedule.tactics.common import nest
 
 KIND = "attention"
 
@@ -34,12 +35,7 @@ LOWEST: Final = -3.4028234663852886e38  # finite: a block with every key hidden 
 LN2: Final = 0.6931471805599453
 QUERIES: Final = 32  # rows of a block of scores
 VECTORS: Final = (2, 4)  # of keys in a block: few where causality hides half of those on the diagonal
-ROWS: Final = 4  # that a tile has at least
-TILE: Final = 4  # vectors of a tile
-UNROLL: Final = 4
 LOG2E: Final = 1.4426950408889634
-
-Value = Callable[..., Expr]
 
 
 def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
@@ -56,45 +52,27 @@ def schedule_attention(x: GroupExpressions, target: Target) -> Tactic:
     return Tactic(body, tuple(made.local), "attention", steps)
 
 
-class Blocks:
+class Blocks(BlockLoops):
     """The sizes of one attention node, its operands as expressions, and loops over blocks of them."""
 
     def __init__(self, x: GroupExpressions, node: Node, target: Target) -> None:
-        self.x, self.node, self.target = x, node, target
+        num_queries = node.inputs[0].aval.ints[-2]
+        super().__init__(target, min(QUERIES, -(-num_queries // ROWS) * ROWS))
+        self.x, self.node = x, node
         self.q, self.k, self.v, *self.rest = node.inputs
         self.results = [x.buffer(r) for r in items(node)]
         self.causal: bool = node.op.attributes["causal"]
         self.scale: float = node.op.attributes["scale"]
-        self.lanes = target.lanes(4)
         self.keys = VECTORS[not self.causal] * self.lanes
-        self.accumulators = target.num_vector_registers // 2
         *self.batch, self.num_queries, self.d = self.q.aval.ints
         self.num_keys, self.e = self.v.aval.ints[-2:]
-        self.rows = min(QUERIES, -(-self.num_queries // ROWS) * ROWS)
         self.num_blocks = -(-self.num_queries // self.rows)
         self.num_key_blocks = -(-self.num_keys // self.keys)
         self.padded_keys = self.num_key_blocks * self.keys
         self.padded_d, self.padded_e = (-(-n // self.lanes) * self.lanes for n in (self.d, self.e))
-        self.local: list[Buffer] = []
         self.head: tuple[Expr, ...] = ()  # the batch index of the head at hand
 
     # -- statements ------------------------------------------------------------------------------------------
-    def scratch(self, name: str, *shape: int) -> Buffer:
-        made = Buffer(name, float32, shape, space="scratch")
-        self.local.append(made)
-        return made
-
-    def fill(self, buffer: Buffer, value: Value) -> Stmt:
-        """Store a value at every index of a scratch buffer, its last axis in vectors."""
-        loops = fresh_axes(buffer.shape)
-        return self.in_vectors(loops, Store(buffer, loops, value(*loops)))
-
-    def in_vectors(self, loops: Sequence[Var], stmt: Stmt) -> Stmt:
-        """Run a statement over loops, the last of them in vectors."""
-        s = Schedule(nest(loops, stmt))
-        vectorize_inner(s, loops[-1], self.lanes)
-        return s.body
-
     def turned(self, node: Node, depth: int) -> tuple[Buffer, Stmt]:
         """Return an operand's rows as blocks of keys, each turned around and in one piece, and what makes it.
 
@@ -118,55 +96,6 @@ class Blocks:
     def query(self, row: Expr, column: Expr) -> Expr:
         """Return an element of q times what makes its products logarithms to base 2."""
         return self.operand(self.q, row, column) * (self.scale * LOG2E)
-
-    def product(
-        self, out: Buffer, at: Callable[[Expr, Expr], tuple[Expr, ...]], shape: tuple[int, int, int],
-        a: Value, b: Value, *, first: Value | None = None, last: Value | None = None,
-    ) -> Stmt:  # fmt: skip
-        """Return out[at(m, n)] = last(m, n, first(m, n) + sum over k of a(m, k) b(k, n)), in tiles."""
-        m, n, depth = shape
-        acc = Buffer(f"acc{len(self.local)}", float32, (m, n), space="register")
-        vectors = next(
-            v for v in range(TILE, 0, -1) if n // self.lanes % v == 0 and v * ROWS <= self.accumulators
-        )
-        rows = next(
-            r for r in (16, 8, 4, 2, 1) if m % r == 0 and r * vectors <= max(vectors, self.accumulators)
-        )
-        parts: list[Schedule] = []
-        heads: list[tuple[Var, Var]] = []
-        for stage in range(3):
-            i, j, k = Var("m", m), Var("n", n), Var("k", depth)
-            if stage == 0:
-                value = first(i, j) if first is not None else const(0, float32)
-                s = Schedule(nest([i, j], Store(acc, (i, j), value)))
-            elif stage == 1:
-                s = Schedule(nest([i, j, k], Store(acc, (i, j), call("fma", a(i, k), b(k, j), acc[i, j]))))
-            else:
-                value = last(i, j, acc[i, j]) if last is not None else acc[i, j]
-                s = Schedule(nest([i, j], Store(out, at(i, j), value)))
-            io, ii = s.split(i, rows)
-            jo, ji = s.split(j, vectors * self.lanes)
-            jv, jl = s.split(ji, self.lanes)
-            s.reorder(io, jo, *([k] if stage == 1 else []), ii, jv, jl)
-            s.unroll(ii)
-            s.unroll(jv)
-            s.vectorize(jl)
-            if stage == 1:
-                ko, ki = s.split(k, UNROLL)
-                s.unroll(ki)
-                if depth % UNROLL:
-                    s.peel(ko)
-            parts.append(s)
-            heads.append((io, jo))
-        joined = Schedule(sequence(*(part.body for part in parts)), [acc])
-        joined.merge_nests(heads)
-        joined.shrink(acc, heads[0], "register")
-        self.local += joined.local
-        return joined.body
-
-    def by_rows(self, statement: Callable[[Var], Stmt]) -> Stmt:
-        row = Var("r", self.rows)
-        return For(row, statement(row))
 
     def exponentials(self, scores: Buffer, less: Buffer) -> Stmt:
         """Take powers of 2 of scores less a number of their row, in one wide vector: independent work."""

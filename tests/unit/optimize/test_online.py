@@ -1,0 +1,283 @@
+"""Attention written by hand becomes passes over blocks: the same numbers, no N x N value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as hs
+
+import stratal as st
+from stratal.base import settings
+from stratal.compiler import compile_graph, planned
+from stratal.graph.graph import Graph, verify
+from stratal.graph.interpret import interpret
+from stratal.nn import functional as F
+from stratal.optimize.online import use_online_forms
+from stratal.optimize.simplify import simplify
+from stratal.runtime.storage import Storage
+
+Array = np.ndarray[Any, Any]
+Score = Callable[..., Any]
+
+
+def softmax_by_hand(s: Any) -> Any:
+    e = st.exp(s - s.amax(-1, keepdim=True))
+    return e / e.sum(-1, keepdim=True)
+
+
+def attention(q: Any, k: Any, v: Any, score: Score = lambda s: s, softmax: Score = softmax_by_hand) -> Any:
+    return softmax(score(q @ k.mT * 0.3)) @ v
+
+
+def positions(s: Any) -> tuple[Any, Any]:
+    return st.arange(s.shape[-2])[:, None], st.arange(s.shape[-1])[None, :]
+
+
+def causal(s: Any) -> Any:
+    i, j = positions(s)
+    return st.where(j <= i, s, float("-inf"))
+
+
+def window(s: Any) -> Any:
+    i, j = positions(s)
+    return st.where((j <= i) & (i - j < 9), s, -1e9)
+
+
+def alibi(s: Any) -> Any:
+    i, j = positions(s)
+    slopes = st.tensor([0.5, 0.25], dtype=s.dtype).reshape(2, 1, 1)
+    return s + slopes * (j - i).astype(s.dtype)
+
+
+def grouped(q: Any, k: Any, v: Any) -> Any:
+    one, two = (st.concatenate([x[:, :1]] * 2, 1) for x in (k, v))
+    return attention(q, one, two)
+
+
+def grouped_by_einsum(q: Any, k: Any, v: Any) -> Any:
+    s = st.einsum("bhld,bsd->bhls", q, k[:, 0]) * 0.3
+    return st.einsum("bhls,bse->bhle", st.softmax(s, -1), v[:, 0])
+
+
+def with_sink(q: Any, k: Any, v: Any) -> Any:
+    s = q @ k.mT * 0.3
+    extra = st.tensor([0.3, -0.2], dtype=q.dtype).reshape(1, 2, 1, 1)
+    top = st.maximum(s.amax(-1, keepdim=True), extra).detach()
+    e = st.exp(s - top)
+    return (e / (e.sum(-1, keepdim=True) + st.exp(extra - top))) @ v
+
+
+def without_maximum(q: Any, k: Any, v: Any) -> Any:
+    e = st.exp(q @ k.mT * 0.3)
+    return (e / e.sum(-1, keepdim=True)) @ v
+
+
+def float_mask(q: Any) -> Any:
+    """Return numbers to add to scores; the first query sees no key."""
+    i, j = st.arange(q.shape[-2])[:, None], st.arange(72)[None, :]
+    return st.where((i == 0) | (j % 5 == i % 5), float("-inf"), st.sin((i * j).astype(q.dtype)))
+
+
+def biased(q: Any, k: Any, v: Any) -> Any:
+    return attention(q, k, v, lambda s: s + st.sin(st.arange(s.shape[-1]).astype(s.dtype)))
+
+
+VARIANTS: dict[str, Callable[..., Any]] = {
+    "plain": attention,
+    "st.softmax": lambda q, k, v: attention(q, k, v, softmax=lambda s: st.softmax(s, -1)),
+    "causal": lambda q, k, v: attention(q, k, v, causal),
+    "sliding window": lambda q, k, v: attention(q, k, v, window),
+    "ALiBi": lambda q, k, v: attention(q, k, v, alibi),
+    "soft cap": lambda q, k, v: attention(q, k, v, lambda s: 2 * st.tanh(s / 2)),
+    "bias of keys": biased,
+    "scale of queries": lambda q, k, v: st.softmax((q * 0.2) @ k.mT, -1) @ v,
+    "grouped heads": grouped,
+    "grouped heads by einsum": grouped_by_einsum,
+    "sink": with_sink,
+    "no maximum": without_maximum,
+    "attn_mask": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, float_mask(q)),
+    "enable_gqa": lambda q, k, v: F.scaled_dot_product_attention(
+        q, k[:, :1], v[:, :1], float_mask(q), enable_gqa=True
+    ),
+}  # fmt: skip
+
+class Case(NamedTuple):
+    graph: Graph
+    arrays: list[Array]
+
+
+def trained(
+    function: Callable[..., Any], rows: int = 40, columns: int = 72, d: int = 8, dtype: Any = "f4"
+) -> Case:
+    """Return the graph of a result and gradients of q, k and v, and arrays for it."""
+    rng = np.random.default_rng(rows)
+    shapes = (2, 2, rows, d), (2, 2, columns, d), (2, 2, columns, d)
+    arrays = [rng.standard_normal(shape).astype("f4").astype(dtype) for shape in shapes]
+
+    def step(*operands: Any) -> Any:
+        def loss(*operands: Any) -> Any:
+            result = function(*operands)
+            return (result * st.cos(result)).sum(), result
+
+        gradients, result = st.grad(loss, (0, 1, 2), has_aux=True)(*operands)
+        return result, *gradients
+
+    with settings.online(None):
+        compiled = st.compile(step)
+        compiled(*map(st.tensor, arrays))
+    return Case(compiled.graph, arrays)
+
+
+def largest(graph: Graph) -> int:
+    return max(n.aval.nbytes for n in graph.nodes if not hasattr(n.type, "elements"))
+
+
+def in_blocks(case: Case) -> Graph:
+    with settings.online(1):
+        return use_online_forms(simplify(verify(case.graph)))
+
+
+def passes(graph: Graph) -> int:
+    return sum(node.op.name == "blockwise" for node in graph.nodes)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", VARIANTS)
+def test_attention_by_hand_is_two_passes_that_store_no_scores(name: str) -> None:
+    case = trained(VARIANTS[name])
+    rewritten = verify(in_blocks(case))
+    assert passes(rewritten) == 2
+    assert largest(rewritten) < 2 * 2 * 40 * 72 * 4 <= largest(simplify(case.graph))
+    want, got = (interpret(graph, case.arrays)[0] for graph in (case.graph, rewritten))
+    for w, g in zip(want, got, strict=True):
+        np.testing.assert_allclose(g, w, rtol=0, atol=2e-5 * np.abs(w).max())
+
+
+def errors(graph: Graph, case: Case, want: list[Array], least: int | None) -> list[float]:
+    """Return the largest error of each result, relative to its largest value, of native code."""
+    with settings.online(least), settings.strict(True):
+        program = compile_graph(graph)
+        given = [Storage.copy_of(a, node.aval) for a, node in zip(case.arrays, graph.inputs, strict=True)]
+        got = [np.array(s.array) for s in program.run(given)]
+    return [float(np.abs(g - w).max() / np.abs(w).max()) for g, w in zip(got, want, strict=True)]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_errors_against_float64_are_those_of_stored_scores(name: str) -> None:
+    case, exact = trained(VARIANTS[name]), trained(VARIANTS[name], dtype="f8")
+    want = interpret(exact.graph, exact.arrays)[0]
+    stored, blocks = (errors(case.graph, case, want, least) for least in (None, 1))
+    for one, other in zip(stored, blocks, strict=True):
+        assert other <= 3 * one + 2e-7
+
+
+@pytest.mark.parametrize("name", ["causal", "ALiBi", "sink", "enable_gqa"])
+def test_the_planned_peak_is_linear_in_the_number_of_keys(name: str) -> None:
+    peaks = []
+    for n in (144, 288):
+        graph = trained(VARIANTS[name], rows=n, columns=n if name != "enable_gqa" else 72).graph
+        with settings.online(1):
+            peaks.append(planned(graph)[1].planned_peak_bytes)
+    assert peaks[1] < 2.2 * peaks[0]
+
+
+def returned(q: Any, k: Any, v: Any) -> Any:
+    s = q @ k.mT
+    return (st.softmax(s, -1) @ v).sum() + s[0, 0, 0, 0]
+
+
+def sorted_scores(q: Any, k: Any, v: Any) -> Any:
+    return st.softmax(st.sort(q @ k.mT, -1).values, -1) @ v
+
+
+def of_two_softmaxes(q: Any, k: Any, v: Any) -> Any:
+    """Weights that sum to 1 over queries, too: along rows no sum of products is left."""
+    return (st.softmax(q @ k.mT, -2) * st.softmax(q @ k.mT, -1)) @ v
+
+
+@pytest.mark.parametrize("function", [returned, sorted_scores, of_two_softmaxes])
+def test_scores_that_something_needs_as_a_whole_are_stored(function: Callable[..., Any]) -> None:
+    case = trained(function)
+    assert passes(in_blocks(case)) == 0
+
+
+def test_the_gradient_of_a_bias_is_left_as_it_was() -> None:
+    rng = np.random.default_rng(0)
+    q, k, v = (st.tensor(rng.standard_normal((2, 2, 40, 8), dtype=np.float32)) for _ in range(3))
+    bias = st.tensor(rng.standard_normal((40, 40), dtype=np.float32))
+
+    @st.compile
+    def step(q: Any, k: Any, v: Any, bias: Any) -> Any:
+        return st.grad(lambda b: (st.softmax(q @ k.mT + b, -1) @ v).square().sum())(bias)
+
+    with settings.online(None):
+        want = step(q, k, v, bias).numpy()
+    assert passes(in_blocks(Case(step.graph, []))) == 0
+    with settings.online(1):
+        assert np.array_equal(step(q, k, v, bias).numpy(), want)
+
+
+def test_small_scores_and_those_of_who_says_so_are_stored() -> None:
+    graph = simplify(verify(trained(attention).graph))
+    for least in (None, "16MiB", 2 * 2 * 40 * 72 * 4 + 1):
+        with settings.online(least):
+            assert use_online_forms(graph) is graph
+
+
+def test_explain_names_the_passes() -> None:
+    case = trained(attention)
+    with settings.online(1):
+        text = str(compile_graph(case.graph).explain())
+    assert "scores in blocks" in text
+    assert "2 passes over blocks, 1 with a running maximum" in text
+
+
+CHAIN: dict[str, Callable[[Any], Any]] = {
+    "scale": lambda s: s * 0.7,
+    "shift": lambda s: s - 0.4,
+    "cap": lambda s: 3 * st.tanh(s / 3),
+    "square": lambda s: s * s * 0.1,
+    "rows": lambda s: s + st.cos(st.arange(s.shape[-2]).astype(s.dtype))[:, None],
+    "columns": lambda s: s * st.cos(st.arange(s.shape[-1]).astype(s.dtype)),
+    "causal": causal,
+    "sigmoid": st.sigmoid,
+    "clip": lambda s: st.clip(s, -1.5, 1.5),
+}
+
+
+CHAINS = {"chain": hs.lists(hs.sampled_from(sorted(CHAIN)), max_size=4), "shifted": hs.booleans()}
+
+
+@examples(max_examples=6)
+@given(**CHAINS)
+def test_any_chain_of_element_wise_functions_is_two_passes(chain: list[str], shifted: bool) -> None:
+    two_passes(chain, shifted)
+
+
+@pytest.mark.slow
+@examples(max_examples=100)
+@given(**CHAINS)
+def test_a_hundred_chains_of_element_wise_functions_are_two_passes(chain: list[str], shifted: bool) -> None:
+    two_passes(chain, shifted)
+
+
+def two_passes(chain: list[str], shifted: bool) -> None:
+    def score(s: Any) -> Any:
+        for name in chain:
+            s = CHAIN[name](s)
+        return s
+
+    def weights(s: Any) -> Any:
+        return softmax_by_hand(s) if shifted else st.softmax(s, -1)
+
+    case = trained(lambda q, k, v: attention(q, k, v, score, weights), rows=17, columns=18, d=4)
+    rewritten = verify(in_blocks(case))
+    assert passes(rewritten) == 2
+    want, got = (interpret(graph, case.arrays)[0] for graph in (case.graph, rewritten))
+    for w, g in zip(want, got, strict=True):
+        np.testing.assert_allclose(g, w, rtol=0, atol=2e-5 * max(1e-3, np.abs(w).max()))
