@@ -132,7 +132,7 @@ def test_the_type_rule_holds_for_opaque_sizes(name: str) -> None:
     assert accepted or not tried or name in KNOWN_SIZES, f"{name}: refuses every sample with opaque sizes"
 
 
-REGIONS = ("checkpoint", "cond", "custom_jvp", "custom_vjp", "scan", "watched", "while")
+REGIONS = ("blockwise", "checkpoint", "cond", "custom_jvp", "custom_vjp", "scan", "watched", "while")
 KNOWN_SIZES = dict.fromkeys(REGIONS, "a region is a graph of fixed types") | {
     "expression": "its text names sizes",
     "view_as_complex": "the last axis has two places",

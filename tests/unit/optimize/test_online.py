@@ -158,12 +158,15 @@ def test_attention_by_hand_is_two_passes_that_store_no_scores(name: str) -> None
         np.testing.assert_allclose(g, w, rtol=0, atol=2e-5 * np.abs(w).max())
 
 
+def stored(case: Case) -> list[Storage]:
+    return [Storage.copy_of(a, node.aval) for a, node in zip(case.arrays, case.graph.inputs, strict=True)]
+
+
 def errors(graph: Graph, case: Case, want: list[Array], least: int | None) -> list[float]:
     """Return the largest error of each result, relative to its largest value, of native code."""
     with settings.online(least), settings.strict(True):
         program = compile_graph(graph)
-        given = [Storage.copy_of(a, node.aval) for a, node in zip(case.arrays, graph.inputs, strict=True)]
-        got = [np.array(s.array) for s in program.run(given)]
+        got = [np.array(s.array) for s in program.run(stored(case))]
     return [float(np.abs(g - w).max() / np.abs(w).max()) for g, w in zip(got, want, strict=True)]
 
 
@@ -171,8 +174,8 @@ def errors(graph: Graph, case: Case, want: list[Array], least: int | None) -> li
 def test_errors_against_float64_are_those_of_stored_scores(name: str) -> None:
     case, exact = trained(VARIANTS[name]), trained(VARIANTS[name], dtype="f8")
     want = interpret(exact.graph, exact.arrays)[0]
-    stored, blocks = (errors(case.graph, case, want, least) for least in (None, 1))
-    for one, other in zip(stored, blocks, strict=True):
+    whole, blocks = (errors(case.graph, case, want, least) for least in (None, 1))
+    for one, other in zip(whole, blocks, strict=True):
         assert other <= 3 * one + 2e-7
 
 
@@ -206,20 +209,83 @@ def test_scores_that_something_needs_as_a_whole_are_stored(function: Callable[..
     assert passes(in_blocks(case)) == 0
 
 
-def test_the_gradient_of_a_bias_is_left_as_it_was() -> None:
+def drawn(*shapes: tuple[int, ...]) -> list[Any]:
     rng = np.random.default_rng(0)
-    q, k, v = (st.tensor(rng.standard_normal((2, 2, 40, 8), dtype=np.float32)) for _ in range(3))
-    bias = st.tensor(rng.standard_normal((40, 40), dtype=np.float32))
+    return [st.tensor(rng.standard_normal(shape, dtype=np.float32)) for shape in shapes]
+
+
+QUERIES, ALL = (2, 3, 40, 8), (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("shape", [(40, 40), (1, 3, 40, 40), (2, 3, 40, 40)], ids=str)
+def test_gradients_of_biases_are_summed_over_heads_in_a_pass_of_their_own(shape: tuple[int, ...]) -> None:
+    """One that every score has for itself is a value of the size of the scores: they are stored."""
 
     @st.compile
-    def step(q: Any, k: Any, v: Any, bias: Any) -> Any:
-        return st.grad(lambda b: (st.softmax(q @ k.mT + b, -1) @ v).square().sum())(bias)
+    def step(*operands: Any) -> Any:
+        def loss(q: Any, k: Any, v: Any, bias: Any) -> Any:
+            return (st.softmax(q @ k.mT + bias, -1) @ v).square().sum()
 
+        return st.grad(loss, ALL)(*operands)
+
+    operands = drawn(QUERIES, QUERIES, QUERIES, shape)
     with settings.online(None):
-        want = step(q, k, v, bias).numpy()
-    assert passes(in_blocks(Case(step.graph, []))) == 0
-    with settings.online(1):
-        assert np.array_equal(step(q, k, v, bias).numpy(), want)
+        want = step(*operands)
+    assert passes(in_blocks(Case(step.graph, []))) == (0 if shape == (2, 3, 40, 40) else 3)
+    with settings.online(1), settings.strict(True):
+        got = step(*operands)
+    for w, g in zip(want, got, strict=True):
+        np.testing.assert_allclose(g.numpy(), w.numpy(), rtol=0, atol=3e-6 * np.abs(w.numpy()).max())
+
+
+def test_a_learned_table_of_relative_positions_is_three_passes() -> None:
+    far = np.abs(np.arange(40)[:, None] - np.arange(40)).clip(0, 9)
+
+    @st.compile
+    def step(q: Any, k: Any, v: Any, table: Any) -> Any:
+        def loss(q: Any, k: Any, v: Any, table: Any) -> Any:
+            bias = table[st.tensor(far)].permute(2, 0, 1)
+            return (st.softmax(q @ k.mT + bias, -1) @ v).square().sum()
+
+        return st.grad(loss, ALL)(q, k, v, table)
+
+    operands = drawn(QUERIES, QUERIES, QUERIES, (10, 3))
+    with settings.online(None):
+        want = step(*operands)
+    assert passes(in_blocks(Case(step.graph, []))) == 3
+    with settings.online(1), settings.strict(True):
+        got = step(*operands)
+    for w, g in zip(want, got, strict=True):
+        np.testing.assert_allclose(g.numpy(), w.numpy(), rtol=0, atol=3e-6 * np.abs(w.numpy()).max())
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["causal", "ALiBi", "soft cap", "sink", "sliding window", "plain"])
+def test_results_and_gradients_are_those_of_pytorch(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    case = trained(VARIANTS[name])
+    q, k, v = (torch.tensor(a, requires_grad=True) for a in case.arrays)
+    s = q @ k.mT * 0.3
+    i, j = torch.arange(40)[:, None], torch.arange(72)
+    e = None
+    if name == "causal":
+        s = s.masked_fill(j > i, -torch.inf)
+    elif name == "sliding window":
+        s = s.masked_fill((j > i) | (i - j >= 9), -1e9)
+    elif name == "ALiBi":
+        s = s + torch.tensor([0.5, 0.25]).reshape(2, 1, 1) * (j - i)
+    elif name == "soft cap":
+        s = 2 * torch.tanh(s / 2)
+    elif name == "sink":
+        extra = torch.tensor([0.3, -0.2]).reshape(1, 2, 1, 1).expand(2, 2, 40, 1)
+        e = torch.softmax(torch.cat([s, extra], -1), -1)[..., :-1]
+    result = (torch.softmax(s, -1) if e is None else e) @ v
+    gradients = torch.autograd.grad((result * torch.cos(result)).sum(), (q, k, v))
+    with settings.online(1), settings.strict(True):
+        program = compile_graph(case.graph)
+        got = [np.array(x.array) for x in program.run(stored(case))]
+    for g, w in zip(got, [result.detach(), *gradients], strict=True):
+        np.testing.assert_allclose(g, w.numpy(), rtol=0, atol=3e-6 * float(w.abs().max()))
 
 
 def test_small_scores_and_those_of_who_says_so_are_stored() -> None:

@@ -50,7 +50,7 @@ class Product(NamedTuple):
 
 
 class Sink(NamedTuple):
-    """A result: the reduction of tiles along their columns (`along` is -1) or rows (-2).
+    """A result: the reduction of tiles along their columns (`along` is -1) or rows (-2), or over tiles (0).
 
     `how` is `max` or `sum`; with an operand it is the sum of products with it.
     """
@@ -97,8 +97,9 @@ def sink_of(node: Node) -> Sink | None:
     name = node.op.name
     if name in ("sum", "reduce_max"):
         (x,) = node.inputs
-        along = {(x.aval.ndim - 1,): -1, (x.aval.ndim - 2,): -2}.get(node.op.attributes["axes"])
-        if along is None or (name == "reduce_max" and along == -2):
+        axes, last = node.op.attributes["axes"], x.aval.ndim - 1
+        along = {(last,): -1, (last - 1,): -2}.get(axes, 0)
+        if (name == "reduce_max" and along != -1) or (not along and not all(a < last - 1 for a in axes)):
             return None
         return Sink(node, x, "max" if name == "reduce_max" else "sum", along, None)
     if name != "contract":
@@ -152,6 +153,9 @@ def tiles(body: Graph) -> Tiles | str:
         return "it holds a constant array"
     if 0 in shape or any(0 in i.shape for i in body.inputs):
         return "a region of nothing"
+    over = {s.node.op.attributes["axes"] for s in sinks if not s.along}
+    if over and (len(over) > 1 or any(s.along for s in sinks)):
+        return "sums over tiles are a pass of their own"
     read = {i for n in body.nodes for i in n.inputs}
     peaks = [s for s in sinks if s.node in read]
     if not peaks:
@@ -201,8 +205,8 @@ class Blockwise(Op):
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         for shape in ((2, 5, 6, 4, 3), (1, 40, 70, 17, 9)):
-            for body in (_softmax(shape), _weighted(shape)):
-                yield Sample(cls(body), body.input_types)
+            for body in (_softmax(shape), _weighted(shape), _summed(shape)):
+                yield Sample(cls(body), body.input_types, domain=(0.1, 0.5))
 
     @classmethod
     def rejects(cls) -> Iterable[Reject]:
@@ -235,3 +239,11 @@ def _weighted(shape: tuple[int, ...]) -> Graph:
     sums = [b.sum(t, axes=(axis,)) for axis in (1, 2)]
     products = [b.contract(t, v, spec="bls,bse->ble"), b.contract(t, q, spec="bls,bld->bsd")]
     return Graph([q, k, v], [*products, *sums], name="weighted")
+
+
+def _summed(shape: tuple[int, ...]) -> Graph:
+    """The sum of tanh(s) over heads"""
+    b = Builder()
+    q, k, _ = _operands(shape)
+    t = b.tanh(b.contract(q, k, spec="bld,bsd->bls"))
+    return Graph([q, k], [b.sum(t, axes=(0,))], name="summed")

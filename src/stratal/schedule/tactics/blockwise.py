@@ -62,7 +62,7 @@ def schedule_blockwise(x: GroupExpressions, target: Target) -> Tactic:
 
 def _named(sink: Sink) -> str:
     what = "products" if sink.operand is not None else "maximum" if sink.how == "max" else "sums"
-    return f"{what} along {'columns' if sink.along == -1 else 'rows'}"
+    return f"{what} {'along columns' if sink.along == -1 else 'along rows' if sink.along else 'over tiles'}"
 
 
 class TileExpressions:
@@ -181,6 +181,9 @@ class BlockwiseNest(BlockLoops):
 
     # -- loops -----------------------------------------------------------------------------------------------
     def body(self) -> Stmt:
+        over = [sink for sink in self.tiles.sinks if not sink.along]
+        if over:
+            return self._over_tiles(over)
         heads = math.prod(self.batch)
         of_heads = any(sink.along == -2 for sink in self.tiles.sinks)  # what is summed over all rows
         groups = 1 if of_heads else min(self.num_blocks, max(1, -(-HEADS // heads)))
@@ -201,6 +204,29 @@ class BlockwiseNest(BlockLoops):
             ),
             "parallel",
         )
+
+    def _over_tiles(self, sinks: Sequence[Sink]) -> Stmt:
+        """Return sums over tiles: a worker takes some rows of all that are added up."""
+        over = sinks[0].node.op.attributes["axes"]
+        kept = tuple(n for k, n in enumerate(self.batch) if k not in over)
+        chunk = Var("c", math.prod(kept) * self.num_blocks)
+        number, place = index.mod(chunk, self.num_blocks), index.floordiv(chunk, self.num_blocks)
+        added = {k: Var(f"h{k}", n) for k, n in enumerate(self.batch) if k in over}
+        where = index.unflatten(place, kept)
+        rest = iter(where)
+        self.head = tuple(added[k] if k in added else next(rest) for k in range(len(self.batch)))
+        first = index.mul(number, self.rows)
+        sums = {s: self.scratch(f"sums{len(self.local)}", self.rows, self.padded_columns) for s in sinks}
+        work = self._rows(first, sums)
+        stores = []
+        for sink, made in sums.items():
+            row, column = Var("r", self.rows), Var("s", self.num_columns)
+            at = index.add(first, row)
+            stored = Store(self.result_of[sink], (*where, at, column), made[row, column])
+            stores.append(guard_leaves(self.in_vectors([row, column], stored), index.less(at, self.num_rows)))
+        zeros = [self.fill(made, lambda *_: ZERO) for made in sums.values()]
+        one = nest(list(added.values()), sequence(*self._fills, work))
+        return For(chunk, sequence(*zeros, one, *stores), "parallel")
 
     def _column_sums(self, sink: Sink) -> Buffer:
         if sink.operand is None:
@@ -245,7 +271,9 @@ class BlockwiseNest(BlockLoops):
                 made = blocks[sink.tile, beyond] = self.block("x")
                 steps.append(self._evaluate(made, sink.tile, first, start, beyond))
             tile = blocks[sink.tile, beyond]
-            if sink.along == -2:
+            if not sink.along:
+                steps.append(self._add_tile(sums[sink], tile, start))
+            elif sink.along == -2:
                 steps.append(self._add_columns(sink, sums[sink], tile, start, first, fills))
             else:
                 states[sink] = state = self._state(sink)
@@ -300,6 +328,11 @@ class BlockwiseNest(BlockLoops):
             lambda m, k: tile[k, m], lambda k, n: other[k, n],
             first=lambda m, n: made[index.add(start, m), n],
         )  # fmt: skip
+
+    def _add_tile(self, made: Buffer, tile: Buffer, start: Expr) -> Stmt:
+        row, column = Var("r", self.rows), Var("s", self.columns)
+        at = index.add(start, column)
+        return For(row, For(column, Store(made, (row, at), made[row, at] + tile[row, column]), "vector"))
 
     def _state(self, sink: Sink) -> Buffer:
         width = self.lanes if sink.operand is None else self.padded(sink.operand.width)

@@ -1,0 +1,38 @@
+"""Cascaded reductions over scores, and the products behind them, as passes over blocks: no N x N value.
+
+    s = q k^T;  p = f(s);  max p, sum p, p v, p^T q      ->   blockwise(q, k, v, ...)
+
+A *tile* is a value of the shape of a product of two smaller ones, or what follows on it element by element.
+Where every reader of the tiles reduces them, none needs to be stored: each reduction computes them again, in
+blocks, from what is small. Reductions that depend on each other run one after another, with three identities
+of real arithmetic that spare passes:
+
+    sum_j r_i x_ij            =  r_i sum_j x_ij            factors of rows are taken out of sums and products
+    sum_j y_ij (c v^T)_ij     =  sum_e c_ie (y v)_ie       where y v is there: the row sums of a gradient
+    sum_j e^(s_ij - m_i) x_ij    with m running along      (Milakov and Gimelshein, 2018)
+
+So softmax(f(q k^T)) v is one pass whatever f is, and its gradient, which autodiff has written, another.
+"""
+
+from __future__ import annotations
+
+from stratal.base import settings
+from stratal.base.fallback import skippable, unchanged
+from stratal.graph.graph import Graph
+from stratal.optimize.online.identities import factored, reassociated, squeezed, without_shifts
+from stratal.optimize.online.passes import in_blocks
+from stratal.optimize.online.scores import scores_of
+from stratal.optimize.ranges import use_ranges
+from stratal.optimize.rewrite import rewrite_graph
+
+
+@skippable(unchanged)
+def use_online_forms(graph: Graph) -> Graph:
+    """Compute scores in blocks wherever nothing needs them as a whole; elsewhere leave them as they are."""
+    least = settings.online.value
+    if least is None or not any(found.sinks for found in scores_of(graph, least)):
+        return graph
+    simple = use_ranges(rewrite_graph(graph, squeezed))
+    for rewrite in (factored, reassociated, without_shifts):
+        simple = rewrite(simple, scores_of(simple, least))
+    return in_blocks(simple, graph, scores_of(simple, least))
