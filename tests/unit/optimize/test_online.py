@@ -12,11 +12,11 @@ from hypothesis import settings as examples
 from hypothesis import strategies as hs
 
 import stratal as st
+from stratal import nn
 from stratal.base import settings
 from stratal.compiler import compile_graph, planned
 from stratal.graph.graph import Graph, verify
 from stratal.graph.interpret import interpret
-from stratal.nn import functional as F
 from stratal.optimize.online import use_online_forms
 from stratal.optimize.simplify import simplify
 from stratal.runtime.storage import Storage
@@ -77,6 +77,13 @@ def without_maximum(q: Any, k: Any, v: Any) -> Any:
     return (e / e.sum(-1, keepdim=True)) @ v
 
 
+def heads_folded(q: Any, k: Any, v: Any) -> Any:
+    """Products of three axes, scores of four."""
+    one, two, three = (x.reshape(-1, *x.shape[-2:]) for x in (q, k, v))
+    s = alibi((one @ two.mT).reshape(*q.shape[:-1], -1) * 0.3)
+    return (st.softmax(s, -1).reshape(-1, *s.shape[-2:]) @ three).reshape(q.shape)
+
+
 def float_mask(q: Any) -> Any:
     """Return numbers to add to scores; the first query sees no key."""
     i, j = st.arange(q.shape[-2])[:, None], st.arange(72)[None, :]
@@ -100,8 +107,9 @@ VARIANTS: dict[str, Callable[..., Any]] = {
     "grouped heads by einsum": grouped_by_einsum,
     "sink": with_sink,
     "no maximum": without_maximum,
-    "attn_mask": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, float_mask(q)),
-    "enable_gqa": lambda q, k, v: F.scaled_dot_product_attention(
+    "heads folded": heads_folded,
+    "attn_mask": lambda q, k, v: nn.functional.scaled_dot_product_attention(q, k, v, float_mask(q)),
+    "enable_gqa": lambda q, k, v: nn.functional.scaled_dot_product_attention(
         q, k[:, :1], v[:, :1], float_mask(q), enable_gqa=True
     ),
 }  # fmt: skip
@@ -293,6 +301,15 @@ def test_small_scores_and_those_of_who_says_so_are_stored() -> None:
     for least in (None, "16MiB", 2 * 2 * 40 * 72 * 4 + 1):
         with settings.online(least):
             assert use_online_forms(graph) is graph
+
+
+def test_layers_whose_gradients_are_sums_over_rows_alone_are_left() -> None:
+    """An expanding layer is no attention: nothing of a row comes back to it."""
+
+    def layer(q: Any, k: Any, v: Any) -> Any:
+        return nn.functional.gelu(q @ k.mT + k.sum(-1)[..., None, :]) @ v
+
+    assert passes(in_blocks(trained(layer))) == 0
 
 
 def test_explain_names_the_passes() -> None:

@@ -19,9 +19,10 @@ from __future__ import annotations
 from stratal.base import settings
 from stratal.base.fallback import skippable, unchanged
 from stratal.graph.graph import Graph
-from stratal.optimize.online.identities import factored, reassociated, squeezed, without_shifts
+from stratal.optimize.online.identities import factored, reassociated, without_shifts
 from stratal.optimize.online.passes import in_blocks
 from stratal.optimize.online.scores import scores_of
+from stratal.optimize.online.views import squeezed, unfolded
 from stratal.optimize.ranges import use_ranges
 from stratal.optimize.rewrite import rewrite_graph
 
@@ -30,9 +31,12 @@ from stratal.optimize.rewrite import rewrite_graph
 def use_online_forms(graph: Graph) -> Graph:
     """Compute scores in blocks wherever nothing needs them as a whole; elsewhere leave them as they are."""
     least = settings.online.value
-    if least is None or not any(found.sinks for found in scores_of(graph, least)):
+    if least is None or not any(n.op.name == "contract" and n.aval.nbytes >= least for n in graph.nodes):
         return graph
-    simple = use_ranges(rewrite_graph(graph, squeezed))
+    simple = rewrite_graph(graph, lambda node: squeezed(node) or unfolded(node, least))
+    if not scores_of(simple, least):
+        return graph
+    simple = use_ranges(simple)
     for rewrite in (factored, reassociated, without_shifts):
         simple = rewrite(simple, scores_of(simple, least))
     return in_blocks(simple, graph, scores_of(simple, least))

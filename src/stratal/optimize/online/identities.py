@@ -19,19 +19,6 @@ from stratal.optimize.online.vanishing import vanishes, without_zeros
 from stratal.optimize.rewrite import with_roots
 
 
-def squeezed(node: Node) -> tuple[str, Node] | None:
-    """Repeat values of rows [..., L, 1] as [..., L]: without axes that are stretched."""
-    if node.op.name != "broadcast":
-        return None
-    (x,) = node.inputs
-    axes = node.op.attributes["axes"]
-    kept = [k for k, a in enumerate(axes) if x.shape[k] == node.shape[a]]
-    if len(kept) == len(axes):
-        return None
-    b = Builder(node.where)
-    rows = b.reshape(x, shape=tuple(x.shape[k] for k in kept))
-    return "squeezed", b.broadcast(rows, shape=node.shape, axes=tuple(axes[k] for k in kept))
-
 def factored(graph: Graph, found: Sequence[Scores]) -> Graph:
     """Make every reduction one along a single axis, and take what is the same along it out."""
     repl: dict[Node, Node] = {}

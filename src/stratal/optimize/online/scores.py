@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final, NamedTuple
 
 from stratal.base.dtypes import float32
@@ -12,6 +13,8 @@ from stratal.ops.families import Elementwise
 from stratal.ops.linear.contract import parse_spec
 
 FEWEST: Final = 16  # rows and columns below which a block is mostly empty
+FEWEST_HEADS: Final = 2  # that are worth a pass in which each is one worker's
+MOST_WIDTH: Final = 256  # of a product that is computed again
 GROWTH: Final = 2  # times its operands that a product must have to be worth computing again
 MOST_WORKER_BYTES: Final = 16 << 20  # of the operands that a worker lays out for itself
 AXES: Final = "abcdefgh"  # of tiles, in specs
@@ -62,8 +65,19 @@ def scores_of(graph: Graph, least: int) -> list[Scores]:
     return [
         Scores(whole.aval.ints, frozenset(nodes), ends)
         for whole, (nodes, ends) in found.items()
-        if whole not in wholes and any(n.op.name in ("sum", "reduce_max") for n in ends)
+        if whole not in wholes and _is_cascade(whole.aval.ints, ends, sinks)
     ]
+
+
+def _is_cascade(shape: tuple[int, ...], ends: list[Node], tile_of: dict[Node, Node]) -> bool:
+    """Return whether rows are reduced to single values, as in a softmax, and threads find enough to do.
+
+    What is summed over rows is made by one worker per head.
+    """
+    along = {(n.op.name, how.along) for n in ends if (how := reduction(n, tile_of[n])) is not None}
+    over_rows = any(where == -2 for _, where in along)
+    rows = {("sum", -1), ("reduce_max", -1)} & along
+    return bool(rows) and (not over_rows or math.prod(shape[:-2]) >= FEWEST_HEADS)
 
 
 def _is_product(node: Node, least: int) -> bool:
@@ -75,7 +89,7 @@ def _is_product(node: Node, least: int) -> bool:
         return False
     *_, rows, columns = node.aval.ints
     width = product.rows.width
-    small = sum(i.aval.nbytes for i in node.inputs) * GROWTH <= node.aval.nbytes
+    small = sum(i.aval.nbytes for i in node.inputs) * GROWTH <= node.aval.nbytes and width <= MOST_WIDTH
     return small and min(rows, columns) >= FEWEST and columns * width * 4 <= MOST_WORKER_BYTES
 
 
