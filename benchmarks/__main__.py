@@ -11,6 +11,7 @@ examples:
     python -m benchmarks tuned --only lenet              schedules chosen by estimate beside tuned ones
     python -m benchmarks everyday                        calls, data, steps and texts that nobody compiled
     python -m benchmarks parallel --part training        several ranks beside one, PyTorch's and MPI's
+    python -m benchmarks optimiser --json rows.json      what rewrites of graphs are worth
     python -m benchmarks memory --only gpt               training within budgets, beside PyTorch
     python -m benchmarks price --json rows.json          prices of kernels beside their times
     python -m benchmarks product --json rows.json        fit beside loops and fits, files into batches
@@ -44,6 +45,7 @@ from benchmarks import (
     compare_vendor,
     everyday,
     memory,
+    optimiser,
     parallel,
     price,
     product,
@@ -71,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     kinds = ("run", "sizes", "random", "explorer", "tuned", "everyday", "parallel", "memory", "price",
-             "product", "serve", "surface", "names", "vendor", "list", "report")  # fmt: skip
+             "optimiser", "product", "serve", "surface", "names", "vendor", "list", "report")  # fmt: skip
     commands = parser.add_subparsers(dest="command", metavar=" | ".join(kinds), required=True)
     _configure_run(commands.add_parser("run", help="measure"))
     _configure_sizes(commands.add_parser("sizes", help="odd sizes and twice the work of the training steps"))
@@ -84,6 +86,7 @@ def main(argv: list[str] | None = None) -> int:
     parallel.configure(commands.add_parser("parallel", help="several ranks beside one, PyTorch's and MPI's"))
     memory.configure(commands.add_parser("memory", help="training within budgets, beside PyTorch"))
     price.configure(commands.add_parser("price", help="prices of kernels beside their times"))
+    optimiser.configure(commands.add_parser("optimiser", help="what rewrites of graphs are worth"))
     product.configure(commands.add_parser("product", help="fit and input, beside what people use"))
     serve.configure(commands.add_parser("serve", help="the server under load, beside greedy batchers"))
     _configure_surface(commands.add_parser("surface", help="every public function beside NumPy and PyTorch"))
@@ -99,7 +102,7 @@ def main(argv: list[str] | None = None) -> int:
     measured = {
         "run": run, "sizes": run_sizes, "random": run_random, "explorer": run_explorer,
         "tuned": run_tuned, "everyday": everyday.run, "parallel": parallel.run, "memory": memory.run,
-        "price": price.run, "product": product.run, "serve": serve.run,
+        "price": price.run, "optimiser": optimiser.run, "product": product.run, "serve": serve.run,
         "surface": run_surface, "names": run_names, "vendor": run_vendor,
     }.get(arguments.command)  # fmt: skip
     if measured is not None:
