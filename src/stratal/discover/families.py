@@ -56,9 +56,10 @@ FAMILIES: Final = (
 
 
 def found_and_given(seconds: float = math.inf, progress: Progress | None = None) -> Discovery:
-    """Return the rules of all families and of the pairs that are given, without those that follow.
+    """Return the rules of all families, without those that follow, and of the pairs that are given.
 
-    `seconds` are shared by the families.
+    A given rule stays where it follows from others, too: it saves a search
+    of graphs their steps. `seconds` are shared by the families.
     """
     total = Discovery()
     for family in FAMILIES:
@@ -75,7 +76,8 @@ def found_and_given(seconds: float = math.inf, progress: Progress | None = None)
         else:
             total.proved += 1
             total.rules.append(rule)
-    total.rules = independent(total.rules)
+    kept = independent(total.rules)
+    total.rules = [rule for rule in total.rules if rule.given or rule in kept]
     return total
 
 
@@ -86,8 +88,12 @@ Given = tuple[str, Node, Node, tuple[Node, ...]]
 
 def given() -> Iterator[Given]:
     """Yield pairs of graphs with more ops than a search reaches, and where each comes from."""
+    b = Builder()
     for make in (_scaled_filters, _shifted_filters, _enlarged, _enlarged_sum, _three_products, _as_product):
-        yield make(Builder())
+        yield make(b)
+    yield from _channels(b)
+    for make in (_parallel_filters, _parallel_rows):
+        yield make(b)
 
 
 def _tensor(*shape: int) -> Node:
@@ -155,3 +161,34 @@ def _as_product(b: Builder) -> Given:
     x, w = _tensor(2, 3, 23, 29), _tensor(5, 3, 1, 1)
     rhs = b.op("contract", x, b.op("reshape", w, shape=(5, 3)), spec="ncyx,oc->noyx")
     return "conv-as-product", _conv(b, x, w), rhs, (x, w)
+
+
+def _channels(b: Builder) -> Iterator[Given]:
+    """Yield what scales and shifts of channels one after another are: one of each, the scale first."""
+    y, s, t = _tensor(2, 5, 23, 29), _tensor(5), _tensor(5)
+    spread: Callable[[Node], Node] = lambda v: _along(b, v, y, 1)  # noqa: E731
+    inputs = (y, s, t)
+    yield "channel-scales", b.mul(b.mul(y, spread(s)), spread(t)), b.mul(y, spread(b.mul(s, t))), inputs
+    for op in ("add", "sub"):
+        lhs = b.mul(b.op(op, y, spread(s)), spread(t))
+        rhs = b.op(op, b.mul(y, spread(t)), spread(b.mul(s, t)))
+        yield f"channel-{op}-scale", lhs, rhs, inputs
+    lhs = b.add(b.sub(y, spread(s)), spread(t))
+    yield "channel-sub-add", lhs, b.add(y, spread(b.sub(t, s))), inputs
+    lhs = b.add(b.add(y, spread(s)), spread(t))
+    yield "channel-adds", lhs, b.add(y, spread(b.add(s, t))), inputs
+
+
+def _parallel_filters(b: Builder) -> Given:
+    """Return convolutions of one image with different numbers of filters side by side, and one with all."""
+    x, w, v = _tensor(2, 3, 31, 47), _tensor(5, 3, 11, 13), _tensor(7, 3, 11, 13)
+    lhs = b.concatenate(_conv(b, x, w), _conv(b, x, v), axis=1)
+    return "parallel-convolutions", lhs, _conv(b, x, b.concatenate(w, v, axis=0)), (x, w, v)
+
+
+def _parallel_rows(b: Builder) -> Given:
+    """Return two linear maps of one sequence side by side, and one with the rows of both."""
+    x, w, v = _tensor(2, 3, 5), _tensor(7, 5), _tensor(11, 5)
+    product: Callable[[Node], Node] = lambda y: b.op("contract", x, y, spec="abk,nk->abn")  # noqa: E731
+    lhs = b.concatenate(product(w), product(v), axis=2)
+    return "parallel-rows", lhs, product(b.concatenate(w, v, axis=0)), (x, w, v)

@@ -19,6 +19,7 @@ from stratal.discover.rules import (
     Applied,
     FoundRule,
     Free,
+    Like,
     Literal,
     Side,
     Sizes,
@@ -102,16 +103,42 @@ def _expressions(symbols: Mapping[int, str]) -> dict[int, str]:
     return found
 
 
-def _side(node: Node, names: Mapping[Node, str], expressions: Mapping[int, str]) -> Side:
+def _side(
+    node: Node, names: Mapping[Node, str], expressions: Mapping[int, str], like: Applied | None = None
+) -> Side:
+    """Return a node as a side; `like` is a side of its shape, where sizes alone do not decide that."""
     if node in names:
         return names[node]
     attributes: dict[str, Value] = {}
     for name, value in node.op.attributes.items():
-        if name in node.op.dim_attributes:
+        if like is not None and name == "shape":
+            attributes[name] = Like(like)
+        elif name in node.op.dim_attributes:
             attributes[name] = Sizes(tuple(expressions.get(n, str(n)) for n in value))
         else:
             attributes[name] = Literal(value)
-    return Applied(node.op.name, attributes, tuple(_side(x, names, expressions) for x in node.inputs))
+    windows = next((found for x in node.inputs if (found := _windows(x, names)) is not None), None)
+    shaped: Applied | None = None
+    if node.op.pointwise and windows is not None:
+        made = _side(windows, names, expressions)
+        assert isinstance(made, Applied)
+        shaped = made
+    sides = (
+        _side(x, names, expressions, shaped if x.op.name == "broadcast" else None) for x in node.inputs
+    )
+    return Applied(node.op.name, attributes, tuple(sides))
+
+
+def _windows(node: Node, names: Mapping[Node, str]) -> Node | None:
+    """Return the convolution whose windows give a value its shape, where it is one or is made of one by
+    element.
+    """
+    while node not in names and node.op.pointwise:
+        made = [x for x in node.inputs if x not in names and x.op.name != "broadcast"]
+        if not made:
+            return None
+        node = made[0]
+    return node if node not in names and node.op.name == "conv" else None
 
 
 # -- attributes ----------------------------------------------------------------------------------------------
@@ -153,6 +180,11 @@ def _replaced(side: Side, name: str, value: Any) -> Side:
     attributes = {
         n: Free(name) if n == name and v == Literal(value) else v for n, v in side.attributes.items()
     }
+    for n, v in attributes.items():
+        if isinstance(v, Like):
+            like = _replaced(v.side, name, value)
+            assert isinstance(like, Applied)
+            attributes[n] = Like(like)
     return Applied(side.op, attributes, tuple(_replaced(a, name, value) for a in side.arguments))
 
 

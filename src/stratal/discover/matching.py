@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from stratal.base.errors import StratalError
 from stratal.base.types import TensorType
-from stratal.discover.prove import prove
-from stratal.discover.rules import Applied, FoundRule, Free, Side, Sizes, built, value_of, variables
+from stratal.discover.prove import Proof, prove
+from stratal.discover.rules import Applied, FoundRule, Free, Like, Side, Sizes, built, value_of, variables
+from stratal.graph.graph import substitute
 from stratal.graph.node import Node, graph_input
 
 
@@ -86,6 +87,8 @@ def _attributes(side: Applied, node: Node, bound: Bound) -> Bound | None:
             for text, n in zip(value.texts, got, strict=True):
                 if text.isalpha():
                     sizes.setdefault(text, n)  # a size that no operand has, such as a broadcast axis
+        if isinstance(value, Like):
+            continue  # the op that reads it takes operands of one shape only, and the match itself is proved
         if isinstance(value, Free):
             if attributes.setdefault(value.name, got) != got:
                 return None
@@ -98,19 +101,43 @@ def _attributes(side: Applied, node: Node, bound: Bound) -> Bound | None:
     return Bound(bound.nodes, sizes, attributes)
 
 
+class Rewrite(NamedTuple):
+    """What a rule makes of a node, with the proof that both have one value whatever the variables have."""
+
+    made: Node
+    bound: Bound
+    proof: Proof
+
+
+def rewrites(
+    rule: FoundRule, node: Node, *, forward: bool = True, exact: bool = False
+) -> Iterator[Rewrite]:
+    """Yield what a rule makes of a node, each proved for this very node; `forward=False` reads it backwards.
+
+    `exact` asks for proofs to the bit.
+    """
+    for bound, made in matches(rule, node, forward=forward):
+        if made.type != node.type or made is node:
+            continue
+        found = proof_of([(node, made)], dict.fromkeys(bound.nodes.values()))
+        if found.proved and (found.exact or not exact):
+            yield Rewrite(made, bound, found)
+
+
+def proof_of(pairs: Sequence[tuple[Node, Node]], variables: Iterable[Node]) -> Proof:
+    """Return a proof that both of each pair are equal whatever some values are, which are not looked into."""
+    fresh = {x: graph_input("x", x.aval) for x in variables}
+    cut = substitute([node for pair in pairs for node in pair], fresh)
+    proofs = [prove(cut[k], cut[k + 1], list(fresh.values())) for k in range(0, len(cut), 2)]
+    for found in proofs:
+        if not found.proved:
+            return found
+    return Proof(True, all(p.exact for p in proofs), proofs[0].certificate)
+
+
 def apply(rule: FoundRule, node: Node, *, exact: bool = False) -> Node | None:
     """Return what a rule makes of a node, proved for this node; None where it does not match.
 
     `exact` asks for a proof to the bit.
     """
-    for bound, made in matches(rule, node):
-        inputs = list(dict.fromkeys(bound.nodes.values()))
-        fresh = dict(zip(inputs, (graph_input("x", x.aval) for x in inputs), strict=True))
-        cut = {n: fresh[x] for n, x in bound.nodes.items()}  # what stands below is not looked into
-        sides = [built(s, cut, bound.sizes, bound.attributes) for s in (rule.lhs, rule.rhs)]
-        found = prove(sides[0], sides[1], list(fresh.values()))
-        if found.proved and (found.exact or not exact) and made.type == node.type:
-            return made
-    return None
-
-
+    return next((found.made for found in rewrites(rule, node, exact=exact)), None)

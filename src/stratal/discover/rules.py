@@ -46,7 +46,13 @@ class Free(NamedTuple):
     name: str
 
 
-Value = Union[Literal, Sizes, Free]
+class Like(NamedTuple):
+    """The shape of a side, such as the windows of a convolution, which strides and padding decide."""
+
+    side: Applied
+
+
+Value = Union[Literal, Sizes, Free, Like]
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,8 @@ Side = Union[str, Applied]
 def _value_text(value: Value) -> str:
     if isinstance(value, Literal):
         return str(show(value.value))
+    if isinstance(value, Like):
+        return f"like {value.side.op}"
     return f"({', '.join(value.texts)})" if isinstance(value, Sizes) else f"${value.name}"
 
 
@@ -157,12 +165,16 @@ def built(
 ) -> Node:
     if isinstance(side, str):
         return inputs[side]
-    given = {k: value_of(v, sizes, attributes) for k, v in side.attributes.items()}
+    given = {
+        k: built(v.side, inputs, sizes, attributes).shape if isinstance(v, Like)
+        else value_of(v, sizes, attributes)
+        for k, v in side.attributes.items()
+    }  # fmt: skip
     made: Callable[..., Op] = REGISTRY[side.op]
     return make(made(**given), *(built(a, inputs, sizes, attributes) for a in side.arguments))
 
 
-def value_of(value: Value, sizes: Mapping[str, int], attributes: Mapping[str, Any]) -> Any:
+def value_of(value: Literal | Sizes | Free, sizes: Mapping[str, int], attributes: Mapping[str, Any]) -> Any:
     if isinstance(value, Literal):
         return value.value
     if isinstance(value, Sizes):

@@ -4,7 +4,8 @@
     rule  := {"inputs": {variable: [size ...]}, "dtype", "lhs": side, "rhs": side, "class": "exact" | "real",
               "sizes": {symbol: number}, "attributes": {name: [value ...]}, "given": text,
               "certificate": text}
-    side  := variable | [op, {attribute: {"is": value} | {"sizes": [size ...]} | {"any": name}}, side ...]
+    side  := variable | [op, {attribute: value}, side ...]
+    value := {"is": literal} | {"sizes": [size ...]} | {"any": name} | {"like": side}
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 
 from stratal.base.dtypes import DType, as_dtype
 from stratal.base.errors import FormatError
-from stratal.discover.rules import Applied, FoundRule, Free, Literal, Side, Sizes, Value
+from stratal.discover.rules import Applied, FoundRule, Free, Like, Literal, Side, Sizes, Value
 from stratal.graph.literal import Literal as Scalar
 
 FORMAT: Final = "stratal-rules"
@@ -76,12 +77,19 @@ def _side_from_json(data: Any) -> Side:
 def _value_to_json(value: Value) -> Any:
     if isinstance(value, Sizes):
         return {"sizes": list(value.texts)}
+    if isinstance(value, Like):
+        return {"like": _side_to_json(value.side)}
     return {"any": value.name} if isinstance(value, Free) else {"is": _plain(value.value)}
 
 
 def _value_from_json(data: Any) -> Value:
     if "sizes" in data:
         return Sizes(tuple(data["sizes"]))
+    if "like" in data:
+        side = _side_from_json(data["like"])
+        if isinstance(side, str):
+            raise FormatError("rules: a shape like that of a variable", got=side)
+        return Like(side)
     return Free(data["any"]) if "any" in data else Literal(_value(data["is"]))
 
 
