@@ -135,7 +135,8 @@ class Pricer:
             return ()
         stored = planned.partition.stored.__contains__
         problem = Problem(group, self.lower_of, planned.strides, stored, self.target, frozen)
-        key = problem.structure()[0], fallback.scalar(group.members), cold
+        held = tuple(i in frozen for member in group.members for i in member.inputs) if frozen else ()
+        key = problem.structure()[0], fallback.scalar(group.members), cold, held
         found = self._kernels.get(key)
         if found is None:
             found = self._kernels[key] = kernel_price(problem, self.threads, cold=cold)
@@ -217,7 +218,7 @@ class Surroundings:
         plain = [n for n in operands if self._is_plain(n)]
         near = [*operands, *self._reached(plain, _operands, (), self._is_plain)]
         users = self._reached([*replaced, *old], lambda n: self.users.get(n, ()), (), self._is_plain)
-        inside = self._whole({*old, *near, *users})
+        inside = {n for n in self._whole({*old, *near, *users}) if not isinstance(n.op, Input)}
         fresh: dict[Node, Node] = {}
         orders: dict[Node, Order] = {}
         read = (i for node in [*self._sorted(inside), *new] for i in node.inputs)
@@ -227,7 +228,6 @@ class Surroundings:
             fresh[node] = made = graph_input("x", node.aval, frozen=node in self.frozen)
             if node in self.orders:
                 orders[made] = self.orders[node]
-        inside = {n for n in inside if not isinstance(n.op, Input)}
         results = [n for n in self._sorted(inside) if self._leaves(n, inside)]
         roots = substitute(results, fresh)
         images = dict(zip(replaced, substitute(replaced.values(), fresh), strict=True))

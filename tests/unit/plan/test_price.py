@@ -153,3 +153,16 @@ def test_kernels_of_a_program_that_caches_hold_are_cheaper() -> None:
     beside = min(pricer(Graph([x, large], [small, b.exp(large)])).why, key=lambda kernel: kernel.bytes)
     assert alone.bytes == beside.bytes
     assert alone.seconds < beside.seconds
+
+
+def test_a_comparison_knows_which_operands_are_frozen() -> None:
+    b = Builder()
+    x, w, v = vector(64, 64), vector(64, 64, frozen=True), vector(64, 64, frozen=True)
+    left = b.add(b.contract(x, w, spec="mk,kn->mn"), b.contract(x, v, spec="mk,kn->mn"))
+    right = b.contract(x, b.add(w, v), spec="mk,kn->mn")
+    graph = Graph([x, w, v], [left])
+    pricer = Pricer(TARGET)
+    found = pricer.compare(graph, {left: right})
+    assert found.after.seconds == pytest.approx(pricer(Graph(graph.inputs, [right])).seconds)
+    assert found.before.seconds == pytest.approx(pricer(graph).seconds)
+    assert len(found.after.why) == 1  # the sum of both weights is computed once, before all runs
