@@ -16,7 +16,7 @@ TIERS = [
     {"engine", "graph", "loops"},
     {"ops"},
     {"autodiff", "batching", "discover", "optimize", "schedule", "memory", "parallel"},
-    {"codegen", "runtime"},
+    {"codegen", "runtime", "search"},
     {"plan"},
     {"compiler", "explorer"},
     {"tensor"},

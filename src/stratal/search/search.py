@@ -1,0 +1,224 @@
+"""Cost-based search: proved rules applied to a graph wherever prices say that it pays.
+
+    search(graph, rules, price)  ->  Found(graph, applied, rejected, prices)
+
+From the results towards the inputs, each node is a site whose expression is rewritten step by step: the
+cheapest expression so far is taken further, through ones that cost a little more, and none is looked at
+twice (backtracking with a memo and a bound, as TASO, Jia et al., 2019). The best of a site replaces it if it
+is cheaper. Then results of one kind that read one value are computed as one, where that is cheaper. That is
+repeated until nothing changes. The result depends on graph, rules and prices, unless the clock ends a search.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from stratal.discover.rules import FoundRule
+from stratal.graph.graph import Graph, substitute
+from stratal.graph.node import Const, Input, Item, Node
+from stratal.optimize.rewrite import with_roots
+from stratal.search.found import (
+    REWRITTEN,
+    Found,
+    LocalPrice,
+    Replaced,
+    Rewrite,
+    Step,
+    Verdicts,
+    WholePrice,
+    piece_of,
+)
+from stratal.search.joins import joins
+from stratal.search.moves import REACH, Context, RuleSet, next_terms
+
+MARGIN: Final = 1e-3  # a rewrite pays if it saves this share of what stands around it
+BOUND: Final = 1.25  # an expression that costs so much more than the site's is not taken further
+DEPTH: Final = 6  # steps from an expression to what replaces it
+ROUNDS: Final = 4
+MOST_REJECTED: Final = 20
+
+
+class Limit(NamedTuple):
+    """How far a search goes: expressions priced, of each site and in all, and seconds by the clock."""
+
+    priced: int = 2000
+    of_site: int = 24
+    seconds: float = float("inf")
+
+
+def no_verdict(key: str) -> None:
+    """Know of no measurement."""
+
+
+def search(
+    graph: Graph, rules: Sequence[FoundRule], price: WholePrice, limit: Limit | None = None, *,
+    real: bool = True, compare: LocalPrice | None = None, verdicts: Verdicts = no_verdict
+) -> Found:  # fmt: skip
+    """Return a graph of the same value that costs less, and why.
+
+    `real` allows rules of real arithmetic beside those that hold to the bit. `compare` prices what stands
+    around nodes that are replaced, the whole graph where it is None. What `verdicts` says was measured of a
+    rewrite decides, whatever its prices are.
+    """
+    started = _Search(RuleSet(rules, real=real), price, limit or Limit(), compare, verdicts)
+    return started.run(graph)
+
+
+class _Search:
+    def __init__(
+        self, rules: RuleSet, price: WholePrice, limit: Limit, compare: LocalPrice | None, verdicts: Verdicts
+    ) -> None:
+        self.rules, self.price, self.limit, self.verdicts = rules, price, limit, verdicts
+        self.compare = compare or self.whole
+        self.deadline = time.monotonic() + limit.seconds
+        self.priced = 0
+        self.applied: list[Rewrite] = []
+        self.rejected: dict[str, Rewrite] = {}
+
+    def whole(self, graph: Graph, replaced: Replaced) -> tuple[float, float]:
+        """Price a graph as a whole, before and after."""
+        return self.price(graph), self.price(with_roots(graph, substitute(graph.roots, replaced)))
+
+    @property
+    def spent(self) -> bool:
+        return self.priced >= self.limit.priced or time.monotonic() >= self.deadline
+
+    def run(self, graph: Graph) -> Found:
+        before = self.price(graph)
+        start = graph
+        for _ in range(ROUNDS):
+            moved = self.applied_to(graph, self.sites(Context(graph)))
+            moved = self.applied_to(moved, self.joined(Context(moved)))
+            if moved is graph or self.spent:
+                graph = moved
+                break
+            graph = moved
+        after = before if graph is start else self.price(graph)
+        taken = {node for r in self.applied for node in r.replaced}
+        left = sorted((r for r in self.rejected.values() if taken.isdisjoint(r.replaced)), key=_loss)
+        return Found(graph, tuple(self.applied), tuple(left[:MOST_REJECTED]), before, after, self.priced,
+                     not self.spent)  # fmt: skip
+
+    def applied_to(self, graph: Graph, chosen: Sequence[Rewrite]) -> Graph:
+        """Return a graph rewritten; `chosen` come nearest to the results first, so that those below stay.
+
+        Together they must make the whole cheaper; where they do not, those are left out that do not alone.
+        """
+        moved, applied = _rewritten(graph, chosen)
+        if not applied:
+            return graph
+        known = self.price(graph)
+        if not any(r.measured for r in applied) and self.price(moved) >= known:
+            moved, applied = graph, []
+            for rewrite in chosen:
+                candidate, taken = _rewritten(moved, [rewrite])
+                cost = self.price(candidate) if taken else known
+                if cost < known:
+                    moved, known = candidate, cost
+                    applied += taken
+                elif taken:
+                    key = rewrite.piece.key
+                    self.rejected[key] = rewrite._replace(refused="the whole graph is not cheaper")
+        self.applied += applied
+        return moved
+
+    # -- one expression ------------------------------------------------------------------------------------
+    def sites(self, context: Context) -> list[Rewrite]:
+        """Return the rewrites of single values that pay; none reaches into another."""
+        found: list[Rewrite] = []
+        covered: set[Node] = set()
+        for node in reversed(context.graph.nodes):
+            if self.spent:
+                break
+            if node in covered or isinstance(node.op, (Input, Const, Item)) or node in context.frozen:
+                continue
+            region = context.region(node)
+            best = self.best_of(node, region, context)
+            if best is not None:
+                found.append(best)
+            if best is not None or len(region) <= REACH:
+                covered |= region  # all steps within it were tried
+        return found
+
+    def best_of(
+        self, site: Node, region: frozenset[Node], context: Context
+    ) -> Rewrite | None:
+        """Return the best rewrite of a site that pays."""
+        count = itertools.count()
+        queue: list[tuple[float, int, int, Node, tuple[Step, ...]]] = [(0.0, 0, next(count), site, ())]
+        known = {site}
+        best: Rewrite | None = None
+        tried = 0
+        while queue and not self.spent and tried < self.limit.of_site:
+            *_, term, steps = heapq.heappop(queue)
+            for made, step in next_terms(term, region, context, self.rules):
+                if made in known or tried >= self.limit.of_site or self.spent:
+                    continue
+                known.add(made)
+                tried += 1
+                weighed = self.weighed(context, {site: made}, (*steps, step))
+                if not weighed.refused and (best is None or _is_better(weighed, best)):
+                    best = weighed
+                if weighed.seconds <= BOUND * weighed.before_seconds and len(steps) + 1 < DEPTH:
+                    at = weighed.seconds, weighed.work, next(count)
+                    heapq.heappush(queue, (*at, made, weighed.steps))
+        return best
+
+    def weighed(self, context: Context, replaced: Replaced, steps: tuple[Step, ...]) -> Rewrite:
+        """Return a rewrite with its prices; refused where it does not pay, or was measured not to."""
+        self.priced += 1
+        before, after = self.compare(context.graph, replaced)
+        piece = piece_of(context.nodes, context.frozen, replaced)
+        where = tuple(dict.fromkeys(line for node in replaced for line in node.where))
+        record = self.verdicts(piece.key)
+        measured = record is not None
+        refused = "" if after < before * (1 - MARGIN) else "it is not cheaper"
+        if record is not None:
+            won = record.algorithm == REWRITTEN
+            before, after = (record.default_seconds, record.seconds)[:: 1 if won else -1]
+            refused = "" if won else "it was measured to be slower"
+        made = Rewrite(replaced, steps, before, after, where, piece, measured, refused)
+        if refused:
+            self.rejected.setdefault(piece.key, made)
+        return made
+
+    # -- several results -----------------------------------------------------------------------------------
+    def joined(self, context: Context) -> list[Rewrite]:
+        """Return the joins that pay, of each value the best one, those of later values first."""
+        found: list[Rewrite] = []
+        for ways in joins(context, self.rules):
+            best: Rewrite | None = None
+            for replaced, steps in ways:
+                if self.spent:
+                    break
+                made = self.weighed(context, replaced, steps)
+                if not made.refused and (best is None or _loss(made) < _loss(best)):
+                    best = made
+            if best is not None:
+                found.append(best)
+        return found[::-1]
+
+
+def _rewritten(graph: Graph, chosen: Sequence[Rewrite]) -> tuple[Graph, list[Rewrite]]:
+    """Return a graph with rewrites applied, and which they are: others lost a node to one before."""
+    applied = []
+    for rewrite in chosen:
+        if set(rewrite.replaced) <= set(graph.nodes):
+            graph = with_roots(graph, substitute(graph.roots, rewrite.replaced))
+            applied.append(rewrite)
+    return graph, applied
+
+
+def _is_better(one: Rewrite, other: Rewrite) -> bool:
+    """Return whether a rewrite costs less, or as much with less to compute in each run."""
+    if abs(one.seconds - other.seconds) <= MARGIN * other.seconds:
+        return one.work < other.work
+    return one.seconds < other.seconds
+
+
+def _loss(rewrite: Rewrite) -> float:
+    return rewrite.seconds - rewrite.before_seconds
