@@ -44,6 +44,7 @@ from stratal.plan.host import runnable_target
 from stratal.plan.memory_text import memory_text
 from stratal.plan.partitioning import Lowerings, cut_into_kernels
 from stratal.plan.record import Plan
+from stratal.plan.rewrites import rewritten_where_it_pays
 from stratal.plan.sharing import share_memory
 from stratal.plan.stages import recording, stage, strict
 from stratal.runtime.prefault import ArenaPrefault
@@ -106,7 +107,7 @@ class Program:
         with (
             settings.winograd(made.winograd), settings.memory(made.memory),
             settings.offload_dir(made.offload_dir), settings.micro_batches(made.micro_batches),
-            settings.online(made.online), tuning.using(made.records),
+            settings.online(made.online), settings.math(made.math), tuning.using(made.records),
         ):  # fmt: skip
             draft, log = decided(self.graph, self.made.target, fused=self.made.fused)
         return Drafted(draft.of_commands(self.executable.commands), log)
@@ -180,7 +181,7 @@ def compile_graph(graph: Graph, *, fused: bool = True, workspace: Workspace | No
     made = Compilation(
         target, seconds, built.num_cached, tuple(record.overrides), fused, settings.winograd.value, records,
         report(graph, fallbacks), settings.memory.value, settings.offload_dir.value,
-        settings.micro_batches.value, settings.online.value,
+        settings.micro_batches.value, settings.online.value, settings.math.value,
     )  # fmt: skip
     return record.finished(Program(graph, built.loaded, made, built.drafted))
 
@@ -276,8 +277,10 @@ def rewritten(graph: Graph, target: Target) -> Rewritten:
 
 
 def prepare(graph: Graph, target: Target) -> Graph:
-    """Simplify a graph by rules and make the algorithm choices that are graph rewrites."""
-    simple = use_online_forms(simplify(verify(graph)))
+    """Simplify a graph by rules, rewrite it where that pays and make the algorithm choices that are graph
+    rewrites.
+    """
+    simple = use_online_forms(rewritten_where_it_pays(simplify(verify(graph)), target))
     return fallback.optional(
         "algorithm choices", lambda: verify(choose_algorithms(simple, Lowerings(), target, convolutions)),
         lambda: simple,

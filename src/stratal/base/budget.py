@@ -1,9 +1,9 @@
-"""A memory budget of programs, and what it may do."""
+"""What is asked of programs: a memory budget, and what it may do; arithmetic."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from stratal.base import settings
@@ -17,6 +17,23 @@ def checked_flag(caller: str, micro_batches: bool) -> bool:
         raise AttributeValueError(f"{caller}: micro_batches is True or False", got=repr(micro_batches),
                                   hint="how many parts there are the plan decides")  # fmt: skip
     return micro_batches
+
+
+class Demands(NamedTuple):
+    """What is asked of programs: a memory budget, and arithmetic; None is what the settings say."""
+
+    budget: Budget | None = None
+    math: str | None = None
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Compile as asked inside of the block."""
+        with ExitStack() as stack:
+            if self.budget is not None:
+                stack.enter_context(self.budget.in_force())
+            if self.math is not None:
+                stack.enter_context(settings.math(self.math))
+            yield
 
 
 class Budget(NamedTuple):

@@ -28,6 +28,7 @@ TARGET_NAMES: Final = ("host", "avx512", "haswell", "neon", "generic")
 MOST_COUNT: Final = 1024  # threads or processes; starting many more takes minutes
 _ENVIRONMENT: Final = " in the environment of the process: unset it, or set it otherwise"
 OBJECTIVES: Final = ("time", "memory", "utilisation")
+MATH: Final = ("exact", "real")
 _IN_FORCE: Final[ContextVar[dict[str, Any]]] = ContextVar("stratal_settings", default={})  # noqa: B039 (replaced)
 blocks_in_force: Final = _IN_FORCE.get  # what blocks set: the same dict while none begins or ends
 _BASE: Final = [object()]  # another one when the environment was read
@@ -192,6 +193,8 @@ compile_timeout = Setting("compile_timeout", lambda: 60, _count(1), f"a whole nu
                           "replaced")  # fmt: skip
 winograd = Setting("winograd", lambda: True, _flag, _FLAG, "let float32 convolutions use Winograd's "
                    "algorithm: faster, with about three times the rounding error")  # fmt: skip
+math = Setting("math", lambda: "exact", _one_of(MATH), "one of " + ", ".join(MATH), "which rewrites are "
+               "searched: those to the bit, or all that are equal over the real numbers")  # fmt: skip
 tuning = Setting("tuning", lambda: "auto", _records, "auto, off or a file", "tuning records that decide "
                  "schedules; auto: tuning.json in the cache directory")  # fmt: skip
 objective = Setting("objective", lambda: "time", _one_of(OBJECTIVES), "one of " + ", ".join(OBJECTIVES),

@@ -55,6 +55,7 @@ class Compilation(NamedTuple):
     offload_dir: Path | None = None  # where states may wait
     micro_batches: bool = False  # whether the budget may split batches
     online: int | None = None  # bytes from which on scores are not stored
+    math: str = "exact"  # which rewrites were searched
 
 
 def make_plan(graph: Graph, draft: Draft, executable: Executable, made: Compilation) -> Plan:

@@ -2,8 +2,8 @@
 
     kernel   its loops (by the digest in its name), the target and its function attributes, the code generator
     program  the graph, labels of its inputs, which of its nodes share source lines, the target, the threads,
-             fused or not, Winograd's algorithm allowed or not, the memory budget, tuning records, the
-             compiler
+             fused or not, Winograd's algorithm and real arithmetic allowed or not, the memory budget, tuning
+             records, the compiler
 
 A program names its source lines by number in the order the graph meets them: moved within a file, or computed
 in another one, the same graph finds the same program, and errors name the lines of whoever runs it.
@@ -92,6 +92,7 @@ class CachedProgram:
             threads, way = str(settings.threads.value), "fused" if fused else "unfused"
             way += " winograd" if settings.winograd.value else ""
             way += f" online from {settings.online.value}"
+            way += "" if settings.math.value == "exact" else f" {settings.math.value} arithmetic"
             way += f" within {settings.memory.value}" if settings.memory.value is not None else ""
             way += " offloading" if settings.memory.value and settings.offload_dir.value else ""
             way += " in parts" if settings.memory.value and settings.micro_batches.value else ""

@@ -3,6 +3,7 @@
 explain()              what takes longest; kernels, what they compute and why; memory; layouts; host calls
 explain(3)             kernel 3: expression, schedule steps and loops; llvm=True, assembly=True for the rest
 explain("memory")      the arena as a map of offsets over time
+explain("rewrites")    rewrites that were searched: chosen, rejected, and what real arithmetic would gain
 explain("graph")       the graph with the user's lines
 explain("decisions")   every decision, in the order it was made
 """
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
+from stratal.base import settings, tuning
 from stratal.base.artifact import Executable, Launch, flat
 from stratal.base.errors import AttributeValueError, StratalError
 from stratal.base.log import Decision, DecisionLog, duration
@@ -26,14 +28,16 @@ from stratal.memory.plan import arranged
 from stratal.memory.render import render
 from stratal.plan.build import Compilation
 from stratal.plan.record import JSON, Plan
+from stratal.plan.rewrites import explain_rewrites
 from stratal.plan.text import count, plural, shorten, signature, size
 from stratal.schedule.draft import Draft
 
-TOPICS: Final = ("kernels", "memory", "graph", "decisions")
+TOPICS: Final = ("kernels", "memory", "rewrites", "graph", "decisions")
 STAGES: Final = {
     "fuse": "fused and kept apart",
     "simplify": "graph rewrites",
     "online": "scores in blocks",
+    "search": "rewrites that were searched",
     "override": "overridden by hand",
     "layout": "layouts other than row-major",
     "pack": "operands packed for their readers",
@@ -83,8 +87,12 @@ def explain(
     if kernel is not None:
         return Text(explain_kernel(program, kernel, llvm=llvm, assembly=assembly))
     if about == "memory":
-        made = program.executable
-        return Text(render(arranged(made.values, made.commands, made.outputs), made.values))
+        code = program.executable
+        return Text(render(arranged(code.values, code.commands, code.outputs), code.values))
+    if about == "rewrites":
+        made = program.made
+        with tuning.using(made.records), settings.winograd(made.winograd):
+            return Text("\n".join(explain_rewrites(program.graph, made.target, made.math)))
     if about == "graph":
         return Text(program.graph)
     if about == "decisions":

@@ -6,7 +6,7 @@ From the results towards the inputs, each node is a site whose expression is rew
 cheapest expression so far is taken further, through ones that cost a little more, and none is looked at
 twice (backtracking with a memo and a bound, as TASO, Jia et al., 2019). The best of a site replaces it if it
 is cheaper. Then results of one kind that read one value are computed as one, where that is cheaper. That is
-repeated until nothing changes. The result depends on graph, rules and prices, unless the clock ends a search.
+repeated until nothing changes. The result depends on graph, rules and prices, unless its time ends a search.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MOST_REJECTED: Final = 20
 
 
 class Limit(NamedTuple):
-    """How far a search goes: expressions priced, of each site and in all, and seconds by the clock."""
+    """How far a search goes: expressions priced, of each site and in all, and seconds of a processor."""
 
     priced: int = 2000
     of_site: int = 24
@@ -74,10 +74,11 @@ class _Search:
     ) -> None:
         self.rules, self.price, self.limit, self.verdicts = rules, price, limit, verdicts
         self.compare = compare or self.whole
-        self.deadline = time.monotonic() + limit.seconds
+        self.deadline = time.thread_time() + limit.seconds
         self.priced = 0
         self.applied: list[Rewrite] = []
-        self.rejected: dict[str, Rewrite] = {}
+        self.rejected: dict[frozenset[Node], Rewrite] = {}  # by what they would replace, the cheapest of each
+        self.noting = True
 
     def whole(self, graph: Graph, replaced: Replaced) -> tuple[float, float]:
         """Price a graph as a whole, before and after."""
@@ -85,12 +86,13 @@ class _Search:
 
     @property
     def spent(self) -> bool:
-        return self.priced >= self.limit.priced or time.monotonic() >= self.deadline
+        return self.priced >= self.limit.priced or time.thread_time() >= self.deadline
 
     def run(self, graph: Graph) -> Found:
         before = self.price(graph)
         start = graph
-        for _ in range(ROUNDS):
+        for number in range(ROUNDS):
+            self.noting = number == 0  # later rounds mostly weigh the ways back
             moved = self.applied_to(graph, self.sites(Context(graph)))
             moved = self.applied_to(moved, self.joined(Context(moved)))
             if moved is graph or self.spent:
@@ -121,8 +123,7 @@ class _Search:
                     moved, known = candidate, cost
                     applied += taken
                 elif taken:
-                    key = rewrite.piece.key
-                    self.rejected[key] = rewrite._replace(refused="the whole graph is not cheaper")
+                    self.note(rewrite._replace(refused="the whole graph is not cheaper"))
         self.applied += applied
         return moved
 
@@ -183,8 +184,15 @@ class _Search:
             refused = "" if won else "it was measured to be slower"
         made = Rewrite(replaced, steps, before, after, where, piece, measured, refused)
         if refused:
-            self.rejected.setdefault(piece.key, made)
+            self.note(made)
         return made
+
+    def note(self, refused: Rewrite) -> None:
+        """Keep a rewrite that is rejected, if there is none that costs less for the same values."""
+        at = frozenset(refused.replaced)
+        known = self.rejected.get(at)
+        if self.noting and (known is None or _loss(refused) < _loss(known)):
+            self.rejected[at] = refused
 
     # -- several results -----------------------------------------------------------------------------------
     def joined(self, context: Context) -> list[Rewrite]:

@@ -17,7 +17,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from stratal.base import settings
-from stratal.base.budget import Budget
+from stratal.base.budget import Budget, Demands
 from stratal.base.collector import collector_paused
 from stratal.base.errors import AttributeValueError, UndecidedError
 from stratal.base.interrupts import PATIENCE_S, SIGNALS, GivenWay, interruptible, users_code
@@ -64,12 +64,12 @@ class Compiled:
 
     def __init__(
         self, function: Callable[..., Any], name: str | None = None, dynamic: bool | None = None,
-        audit: bool = True, budget: Budget | None = None,
+        audit: bool = True, demands: Demands = Demands(),  # noqa: B008 (immutable)
     ) -> None:  # fmt: skip
         check_function("compile", function)
         functools.update_wrapper(self, function, updated=())
         self._audit = audit
-        self._budget = budget  # of each program
+        self._demands = demands  # on each program
         self._schedule = audit_.Schedule()
         self._dynamic = dynamic
         self._sizes: dict[Any, Sizes] = {}  # by all of a signature but sizes
@@ -95,7 +95,7 @@ class Compiled:
 
     def __getstate__(self) -> tuple[Any, ...]:
         """Return what makes one like it, without captures: of a method, that of the copied object."""
-        return self._function, self._name, self._dynamic, self._audit, self._budget
+        return self._function, self._name, self._dynamic, self._audit, self._demands
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         function, *rest = state
@@ -181,7 +181,7 @@ class Compiled:
         known = self._bound.get(id(instance))
         if known is None or known[0]() is not instance:
             bound = self._function.__get__(instance, owner)
-            made = Compiled(bound, self._name, self._dynamic, self._audit, self._budget)
+            made = Compiled(bound, self._name, self._dynamic, self._audit, self._demands)
             known = self._bound[id(instance)] = (_reference(instance, self._bound), made)
         return known[1]
 
@@ -189,7 +189,7 @@ class Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         mode = MODE.__dict__  # once: each attribute of it takes as long as a small function
         if mode["trace"] is not None or mode["eager"] is not None:
-            if self._budget is not None and mode["trace"] is not None:
+            if self._demands.budget is not None and mode["trace"] is not None:
                 raise refusals.BUDGET_INSIDE(of=self._name)
             return self._function(*args, **kwargs)
         match = self._match
@@ -446,7 +446,7 @@ class Compiled:
         capture = Recording(self._function, self._name, given, key, symbolic, frozen)
         try:
             entry = capture.run(self._varying)
-            entry.budget = self._budget
+            entry.demands = self._demands
             return key, entry
         except VaryingError as error:
             known = {name for name, location in self._varying.items() if location is None}
@@ -480,7 +480,7 @@ class Compiled:
 
 _OWN = frozenset({
     *functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "__class__", "__dict__", "__copy__", "__deepcopy__",
-    "_audit", "_bound", "_budget", "_dynamic", "_entries", "_floats", "_frozen", "_function", "_last",
+    "_audit", "_bound", "_demands", "_dynamic", "_entries", "_floats", "_frozen", "_function", "_last",
     "_match", "_name", "_schedule", "_sizes", "_varying", "captures", "reasons",
 })  # fmt: skip
 
@@ -498,10 +498,11 @@ class CompiledModule:
     """A module whose call is compiled; every other attribute is the module's."""
 
     def __init__(
-        self, module: Any, dynamic: bool | None = None, audit: bool = True, budget: Budget | None = None
+        self, module: Any, dynamic: bool | None = None, audit: bool = True,
+        demands: Demands = Demands(),  # noqa: B008 (immutable)
     ) -> None:
         object.__setattr__(self, "_module", module)
-        made = Compiled(module.__call__, type(module).__name__, dynamic, audit, budget)
+        made = Compiled(module.__call__, type(module).__name__, dynamic, audit, demands)
         object.__setattr__(self, "_compiled", made)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -509,7 +510,7 @@ class CompiledModule:
 
     def __getstate__(self) -> tuple[Any, ...]:
         made = self._compiled
-        return self._module, made._dynamic, made._audit, made._budget
+        return self._module, made._dynamic, made._audit, made._demands
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.__init__(*state)  # type: ignore[misc]
@@ -550,6 +551,7 @@ def compile(
     audit: bool = True,
     memory: int | str | None = None,
     micro_batches: bool = False,
+    math: str | None = None,
     **as_pytorch: Any,
 ) -> Any:
     """Capture a function, or a module's call, once per signature and replay it with one program call. Also a
@@ -576,6 +578,11 @@ def compile(
     them takes statistics of the batch: sums over the batch are then added up in another order, so that
     results agree to rounding, not to the bit.
 
+    `math="real"` lets a search rewrite the graph by what is proved equal over the real numbers, where that is
+    estimated to take less time: batch norms folded into convolutions, products of one input taken together.
+    Results then agree to rounding, not to the bit; `explain("rewrites")` says what was chosen and why. By
+    default the setting `math` decides, "exact" unless it is set.
+
     PyTorch's `fullgraph` (always so here), and `mode`, `backend` and `options` by default, are taken.
     """
     for word, value in as_pytorch.items():
@@ -598,13 +605,21 @@ def compile(
                 hint="leave dynamic out: each size is captured by itself, within the budget",
             )  # fmt: skip
         dynamic = False  # a program for many sizes needs the memory of the largest
+    if math is not None and math not in settings.MATH:
+        raise AttributeValueError(
+            "compile: there is no such arithmetic", got=f"math={math!r}"[:80],
+            hint='math="exact" gives the bits of what is written, math="real" allows all that is equal '
+            "over the real numbers",
+        )  # fmt: skip
+    demands = Demands(budget, math)
     if function is None:
         return functools.partial(
-            compile, name=name, dynamic=dynamic, audit=audit, memory=memory, micro_batches=micro_batches
+            compile, name=name, dynamic=dynamic, audit=audit, memory=memory, micro_batches=micro_batches,
+            math=math,
         )
     if hasattr(function, "forward") and hasattr(function, "named_parameters"):
-        return CompiledModule(function, dynamic, audit, budget)
-    return Compiled(function, name, dynamic, audit, budget)
+        return CompiledModule(function, dynamic, audit, demands)
+    return Compiled(function, name, dynamic, audit, demands)
 
 
 __all__ = ["Compiled", "CompiledModule", "compile"]

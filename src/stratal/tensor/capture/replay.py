@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Sequence
-from contextlib import nullcontext
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, Final, NamedTuple
@@ -13,7 +12,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 
 from stratal.base import tree
-from stratal.base.budget import Budget
+from stratal.base.budget import Demands
 from stratal.base.dims import evaluate
 from stratal.base.dtypes import int64
 from stratal.base.interrupts import ATOMIC, UNINTERRUPTIBLE
@@ -298,7 +297,7 @@ class Entry:
         self.sizes: dict[str, FromSize] = {}  # of each symbol, where a call says what it is
         self.parts: dict[int, TensorType] = {}  # outputs of which only the first places count
         self.pinned_replay: PinnedReplay | None = None  # since the last call, unless it could not be
-        self.budget: Budget | None = None  # of its program
+        self.demands = Demands()  # on its program
         self._program: Any = None
 
     @cached_property
@@ -349,7 +348,7 @@ class Entry:
     @property
     def program(self) -> Any:
         if self._program is None:
-            with nullcontext() if self.budget is None else self.budget.in_force():
+            with self.demands.in_force():
                 self._program = program_cache.compiled(self.graph)
         return self._program
 

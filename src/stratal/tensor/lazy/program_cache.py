@@ -30,7 +30,7 @@ _CAPACITY = 256
 # The settings that shape code: programs made under others are others.
 SHAPING: Final[tuple[settings.Setting[Any], ...]] = (
     settings.target, settings.threads, settings.winograd, settings.tuning, settings.objective,
-    settings.memory, settings.micro_batches, settings.online,
+    settings.memory, settings.micro_batches, settings.online, settings.math,
 )  # fmt: skip
 choices = settings.together(*SHAPING)
 
