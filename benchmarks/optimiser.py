@@ -31,7 +31,8 @@ SMOKE: Final = ((1, 2, 256, 16),)
 TORCH_GATE: Final = 0.5
 PLAIN_GATE: Final = 1.15
 PEAK_GATE: Final = 2.2  # of twice the length: linear is 2, quadratic 4
-WARM: Final = 3  # rounds
+WARM: Final = 9  # rounds: a compiled function checks its capture in calls 2, 3, 5 and 9
+PAUSE_S: Final = 0.3  # before each run: for so long PyTorch's threads may spin after the last one
 AGREE: Final = 2e-4  # of the largest element of PyTorch's
 Row = dict[str, Any]
 Function = Callable[..., Any]
@@ -215,6 +216,7 @@ def medians(runs: dict[str, Function], rounds: int) -> dict[str, float]:
     found: dict[str, list[float]] = {name: [] for name in runs}
     for k in range(WARM + rounds):
         for name, run in runs.items():
+            time.sleep(PAUSE_S)
             began = time.perf_counter()
             run()
             if k >= WARM:
@@ -242,7 +244,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("--part", default=",".join(PARTS), metavar="LIST", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--only", default="", metavar="LIST", help="variants of attention, or networks")
-    parser.add_argument("--against", default="torch", metavar="LIST", help="torch (and what runs its models) or none")
+    parser.add_argument("--against", default="torch", metavar="LIST", help="torch, with what runs its models; or none")
     parser.add_argument("--rounds", type=int, default=7, metavar="N", help="rounds of turns (default: 7)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), metavar="N", help="of each system")
     parser.add_argument("--smoke", action="store_true", help="one small size and one round: does it run?")
