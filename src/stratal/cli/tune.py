@@ -31,6 +31,7 @@ from stratal.tune.explore import Attempt, Explorer, Verdict
 from stratal.tune.fusion import FusionVerdict, compare_fusion, fused_kernels
 from stratal.tune.measure import Measurer
 from stratal.tune.model import MODELS, strategy
+from stratal.tune.rewrites import RewriteVerdict, compare_rewrites, rewrites_of
 from stratal.tune.session import Task, Watch, known_records, tasks_of, toolchain, tune
 
 EPILOG: Final = """\
@@ -63,6 +64,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="time fused kernels beside their parts, too; losers are taken apart",
     )
+    add(
+        "--graph",
+        action="store_true",
+        help='search rewrites of whole graphs, as math="real" does, and time each beside what was written',
+    )
     add("--again", action="store_true", help="tune kernels that have a record, too")
 
 
@@ -88,9 +94,11 @@ def run(args: argparse.Namespace) -> int:
         _show(out, found, args.objective)
         stopped = any(v.interrupted for _, v in found)
         fusions = _fusions(out, watch, measurer, path) if args.fusion and not stopped else []
-    if found or fusions:
+        graphs = _rewrites(out, watch, measurer, path, args) if args.graph and not stopped else []
+    if found or fusions or graphs:
         out.print(f"\nRecords in {path}" + _how_to_use(args))
-    write_json(args.json, [*(_json(*pair) for pair in found), *map(_fusion_json, fusions)])
+    rows = [*(_json(*pair) for pair in found), *map(_fusion_json, fusions), *map(_rewrite_json, graphs)]
+    write_json(args.json, rows)
     return INTERRUPTED if stopped else status
 
 
@@ -192,6 +200,39 @@ def _fusions(out: Console, watch: Watch, measurer: Measurer, path: Path) -> list
         rows.add_row(cell(v.kernel.name), cell(v.kernel.line, "dim"), *times, cell(verdict))
     out.print(rows)
     return found
+
+
+def _rewrites(
+    out: Console, watch: Watch, measurer: Measurer, path: Path, args: argparse.Namespace
+) -> list[RewriteVerdict]:
+    """Search rewrites, time each beside what was written, keep the verdicts, print them with both times."""
+    programs = [program for program, _ in watch.programs if not program.made.fallbacks]
+    known = {} if args.again else known_records(path, "time")
+    rewrites = rewrites_of(programs, args.seconds / max(1, len(programs)), known)
+    found: list[RewriteVerdict] = []
+    with Progress(console=out, transient=True) as progress:
+        bar = progress.add_task("rewrites", total=len(rewrites))
+        for verdict in compare_rewrites(rewrites, measurer):
+            found.append(verdict)
+            progress.update(bar, advance=1)
+            if verdict.timing is not None:
+                tuning.write_file(path, [verdict.record(measurer.target, toolchain())])
+    rows = table("", "rewrite", "from", "as written", "rewritten", "verdict", right=(2, 3))
+    for v in found:
+        times = (
+            ("-", "-") if v.timing is None else (duration(v.timing.base_seconds), duration(v.timing.seconds))
+        )
+        verdict = v.dropped.splitlines()[0] if v.dropped else "kept" if v.won else "not taken again"
+        rows.add_row(cell(str(v.rewrite)), cell(v.line, "dim"), *times, cell(verdict))
+    out.print(rows)
+    return found
+
+
+def _rewrite_json(v: RewriteVerdict) -> dict[str, Any]:
+    row = {"rewrite": str(v.rewrite), "from": v.line, "dropped": v.dropped, "kept": v.won}
+    if v.timing is None:
+        return row
+    return row | {"seconds": v.timing.base_seconds, "rewritten_seconds": v.timing.seconds}
 
 
 def _fusion_json(v: FusionVerdict) -> dict[str, Any]:

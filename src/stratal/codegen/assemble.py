@@ -23,6 +23,8 @@ from stratal.codegen.assemble_workers import WORKERS, WorkerLostError
 _KERNEL_SOURCES: Final = ("base", "loops", "codegen")
 _SCHEDULE_SOURCES: Final = (*_KERNEL_SOURCES, "schedule")
 _PROGRAM_SOURCES: Final = (*_KERNEL_SOURCES, "graph", "ops", "optimize", "schedule", "memory", "compiler.py")
+_SOURCES: Final = (".py", ".json")
+_SEARCH_SOURCES: Final = ("discover", "search", "plan")
 
 
 class Machine(NamedTuple):
@@ -79,16 +81,19 @@ def rejected(message: str) -> CompilerError:
     )
 
 
-@lru_cache(maxsize=3)
-def toolchain_digest(scope: Literal["kernel", "schedule", "program"] = "kernel") -> str:
+@lru_cache(maxsize=4)
+def toolchain_digest(scope: Literal["kernel", "schedule", "program", "search"] = "kernel") -> str:
     """Return a digest of the toolchain and of the sources that decide what a kernel's loops (a kernel and its
-    loops, a whole program) become.
+    loops, a whole program) become, or of the sources and rules that decide what a search finds.
 
     Part of every cache key: an edit of any of them makes old entries unreachable.
     """
     digest = hashlib.blake2b(llvm_version().encode(), digest_size=16)
-    roots = {"kernel": _KERNEL_SOURCES, "schedule": _SCHEDULE_SOURCES, "program": _PROGRAM_SOURCES}[scope]
-    for path, content in _source_digests():
+    roots = {
+        "kernel": _KERNEL_SOURCES, "schedule": _SCHEDULE_SOURCES, "program": _PROGRAM_SOURCES,
+        "search": _SEARCH_SOURCES,
+    }[scope]  # fmt: skip
+    for path, content in _source_digests(_SEARCH_SOURCES if scope == "search" else _PROGRAM_SOURCES):
         if path.split("/")[0] in roots:
             digest.update(path.encode() + b"\0" + content)
     return digest.hexdigest()
@@ -106,26 +111,26 @@ def llvm_version() -> str:
     return " ".join(("llvmlite", str(llvmlite.__version__), *sizes))
 
 
-@lru_cache(maxsize=1)
-def _source_digests() -> list[tuple[str, bytes]]:
+@lru_cache(maxsize=2)
+def _source_digests(roots: tuple[str, ...]) -> list[tuple[str, bytes]]:
     """Return path in the package and digest of every source that decides what programs become, in order."""
-    return sorted((path, hashlib.blake2b(data, digest_size=16).digest()) for path, data in _sources())
+    return sorted((path, hashlib.blake2b(data, digest_size=16).digest()) for path, data in _sources(roots))
 
 
-def _sources() -> Iterator[tuple[str, bytes]]:
+def _sources(roots: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
     """Yield path in the package and content of those sources, from a folder or the zip file it is in."""
     package = str(Path(__file__).parent.parent)
     if not os.path.isdir(package):
         top = resources.files(__package__.partition(".")[0])
-        for root in _PROGRAM_SOURCES:
+        for root in roots:
             yield from _sources_below(top / root, root)
         return
-    for root in _PROGRAM_SOURCES:
+    for root in roots:
         top_folder = f"{package}/{root}"
         folders = os.walk(top_folder) if os.path.isdir(top_folder) else [(package, [], [root])]
         for folder, _, files in folders:
             for name in files:
-                if name.endswith(".py"):
+                if name.endswith(_SOURCES):
                     with open(f"{folder}/{name}", "rb") as file:
                         yield f"{folder}/{name}"[len(package) + 1 :].replace(os.sep, "/"), file.read()
 
@@ -134,5 +139,5 @@ def _sources_below(item: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
     if item.is_dir():
         for part in item.iterdir():
             yield from _sources_below(part, f"{path}/{part.name}")
-    elif path.endswith(".py"):
+    elif path.endswith(_SOURCES):
         yield path, item.read_bytes()

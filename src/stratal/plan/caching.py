@@ -92,7 +92,8 @@ class CachedProgram:
             threads, way = str(settings.threads.value), "fused" if fused else "unfused"
             way += " winograd" if settings.winograd.value else ""
             way += f" online from {settings.online.value}"
-            way += "" if settings.math.value == "exact" else f" {settings.math.value} arithmetic"
+            if settings.math.value != "exact":
+                way += f" {settings.math.value} arithmetic {toolchain_digest('search')}"
             way += f" within {settings.memory.value}" if settings.memory.value is not None else ""
             way += " offloading" if settings.memory.value and settings.offload_dir.value else ""
             way += " in parts" if settings.memory.value and settings.micro_batches.value else ""

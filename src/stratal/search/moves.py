@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from stratal.base.types import TensorType
+from stratal.base.types import TensorType, TupleType
 from stratal.discover.matching import Bound, matches, proof_of
 from stratal.discover.prove import Proof
 from stratal.discover.rules import FoundRule, Side, ops_of, variables
@@ -57,7 +57,8 @@ class RuleSet:
         for rule in rules:
             if not (real or rule.exact) or not _is_weighty(rule):
                 continue
-            for forward in (True, False):
+            renames = ops_of(rule.lhs) == ops_of(rule.rhs) and len(ops_of(rule.lhs)) == 1  # attributes alone
+            for forward in (True,) if renames else (True, False):
                 directed = Directed(rule, forward)
                 other = rule.rhs if forward else rule.lhs
                 if isinstance(directed.side, str) or set(variables(other)) - set(variables(directed.side)):
@@ -123,10 +124,19 @@ class Context:
         self.nodes: Final = frozenset(graph.nodes)
         self.roots: Final = frozenset(graph.roots)
         self.frozen: Final = decided_alone(graph)
+        self._moves: dict[object, bool] = {}
         self.readers: Final[dict[Node, list[Node]]] = {}
         for node in graph.nodes:
             for operand in dict.fromkeys(node.inputs):
                 self.readers.setdefault(operand, []).append(node)
+
+    def moves(self, node: Node) -> bool:
+        """Return whether an op only moves elements, which kernels that read it do on the way."""
+        key = node.op, *(i.type for i in node.inputs)
+        found = self._moves.get(key)
+        if found is None:
+            found = self._moves[key] = _moves(node)
+        return found
 
     def region(self, site: Node) -> frozenset[Node]:
         """Return the nodes near a site that are needed by it alone."""
@@ -159,6 +169,31 @@ def next_terms(
                 yield _with(term, node, made, cone), step
 
 
+class Effort(NamedTuple):
+    """What a term computes in each run: operations, ops that start a kernel of their own, and all ops."""
+
+    flops: float
+    kernels: int
+    nodes: int
+
+
+def effort(term: Node, region: Container[Node], context: Context) -> Effort:
+    """Return what a term computes beside what is there for others anyway."""
+    flops, kernels, nodes = 0.0, 0, 0
+    for node in topological([term], stop=lambda n: _ends(n, region, context)):
+        if _ends(node, region, context) or _decided(node, context) or isinstance(node.type, TupleType):
+            continue
+        nodes += 1
+        if not context.moves(node):
+            flops += node.op.cost(*(i.aval for i in node.inputs)).flops
+            kernels += not node.op.pointwise
+    return Effort(flops, kernels, nodes)
+
+
+def _ends(node: Node, region: Container[Node], context: Context) -> bool:
+    return isinstance(node.op, (Input, Const)) or (node in context.nodes and node not in region)
+
+
 def _cone(term: Node, region: Container[Node], context: Context) -> list[Node]:
     """Return the nodes of a term that steps may replace, operands first, nearest to its root."""
     found = {term: None}
@@ -187,7 +222,7 @@ def _is_private(
     variables_ = set(bound.nodes.values())
     inside = {n for n in topological([root], stop=variables_.__contains__) if n not in variables_}
     for node in inside - {root}:
-        if isinstance(node.op, Const) or _moves(node):
+        if isinstance(node.op, Const) or context.moves(node):
             continue
         kept = node in context.roots or (node in context.nodes and node not in region)
         if kept or not readers.get(node, set()) <= inside:
@@ -196,7 +231,6 @@ def _is_private(
 
 
 def _moves(node: Node) -> bool:
-    """Return whether an op only moves elements, which kernels that read it do on the way."""
     types = [i.type for i in node.inputs if isinstance(i.type, TensorType)]
     if not types or len(types) < len(node.inputs) or node.op.host_reason(*types):
         return False

@@ -3,10 +3,11 @@
     search(graph, rules, price)  ->  Found(graph, applied, rejected, prices)
 
 From the results towards the inputs, each node is a site whose expression is rewritten step by step: the
-cheapest expression so far is taken further, through ones that cost a little more, and none is looked at
-twice (backtracking with a memo and a bound, as TASO, Jia et al., 2019). The best of a site replaces it if it
-is cheaper. Then results of one kind that read one value are computed as one, where that is cheaper. That is
-repeated until nothing changes. The result depends on graph, rules and prices, unless its time ends a search.
+expression that computes least so far is taken further, through ones that compute a little more, and none is
+looked at twice (backtracking with a memo and a bound, as TASO, Jia et al., 2019). The best few get a price,
+and the cheapest replaces the site if it costs less. Then results of one kind that read one value are computed
+as one, where that is cheaper. That is repeated until nothing changes. The result depends on graph, rules and
+prices, unless its time ends a search.
 """
 
 from __future__ import annotations
@@ -33,20 +34,23 @@ from stratal.search.found import (
     piece_of,
 )
 from stratal.search.joins import joins
-from stratal.search.moves import REACH, Context, RuleSet, next_terms
+from stratal.search.moves import REACH, Context, Effort, RuleSet, effort, next_terms
 
-MARGIN: Final = 1e-3  # a rewrite pays if it saves this share of what stands around it
-BOUND: Final = 1.25  # an expression that costs so much more than the site's is not taken further
+MARGIN: Final = 1e-6  # a rewrite pays if it saves this share of what stands around it
+EQUAL: Final = 1e-3  # of two that pay and differ by less, the one with less to compute is better
+NEARLY: Final = 0.02  # estimates that differ by less say little against a measurement
+BOUND: Final = 1.25  # what computes so much more than a site's expression is not taken further
+MOST_WEIGHED: Final = 3  # expressions of a site that get a price
 DEPTH: Final = 6  # steps from an expression to what replaces it
 ROUNDS: Final = 4
 MOST_REJECTED: Final = 20
 
 
 class Limit(NamedTuple):
-    """How far a search goes: expressions priced, of each site and in all, and seconds of a processor."""
+    """How far a search goes: expressions priced in all, looked at per site, and seconds of a processor."""
 
     priced: int = 2000
-    of_site: int = 24
+    of_site: int = 32
     seconds: float = float("inf")
 
 
@@ -145,53 +149,82 @@ class _Search:
                 covered |= region  # all steps within it were tried
         return found
 
-    def best_of(
-        self, site: Node, region: frozenset[Node], context: Context
-    ) -> Rewrite | None:
+    def best_of(self, site: Node, region: frozenset[Node], context: Context) -> Rewrite | None:
         """Return the best rewrite of a site that pays."""
+        ways = self.least_effort(site, region, context)
+        return self.best(context, [({site: made}, steps) for made, steps in ways])
+
+    def least_effort(
+        self, site: Node, region: frozenset[Node], context: Context
+    ) -> list[tuple[Node, tuple[Step, ...]]]:
+        """Return the expressions that are worth a price: those that compute least, or in fewer kernels."""
+        start = effort(site, region, context)
         count = itertools.count()
-        queue: list[tuple[float, int, int, Node, tuple[Step, ...]]] = [(0.0, 0, next(count), site, ())]
-        known = {site}
+        queue: list[tuple[Effort, int, Node, tuple[Step, ...]]] = [(start, next(count), site, ())]
+        known, made = {site}, []
+        while queue and len(known) <= self.limit.of_site and not self.spent:
+            at, _, term, steps = heapq.heappop(queue)
+            if term is not site and (at <= start or at.kernels < start.kernels):
+                made.append((at, term, steps))
+            if at.flops > BOUND * start.flops or len(steps) == DEPTH:
+                continue
+            for new, step in next_terms(term, region, context, self.rules):
+                if new not in known:
+                    known.add(new)
+                    entry = effort(new, region, context), next(count), new, (*steps, step)
+                    heapq.heappush(queue, entry)
+        made.sort(key=lambda m: m[0])
+        return [(term, steps) for _, term, steps in made[:MOST_WEIGHED]]
+
+    def best(self, context: Context, ways: Sequence[tuple[Replaced, tuple[Step, ...]]]) -> Rewrite | None:
+        """Return the best of some ways that pays; what differs little from one that was measured and lost has
+        lost, too.
+        """
+        weighed: list[Rewrite] = []
+        lost = float("inf")  # the estimate of the cheapest loser
+        for replaced, steps in ways:
+            if self.spent:
+                break
+            made, estimate = self.weighed(context, replaced, steps)
+            if made.refused and made.measured:
+                lost = min(lost, estimate)
+            weighed.append(made)
         best: Rewrite | None = None
-        tried = 0
-        while queue and not self.spent and tried < self.limit.of_site:
-            *_, term, steps = heapq.heappop(queue)
-            for made, step in next_terms(term, region, context, self.rules):
-                if made in known or tried >= self.limit.of_site or self.spent:
-                    continue
-                known.add(made)
-                tried += 1
-                weighed = self.weighed(context, {site: made}, (*steps, step))
-                if not weighed.refused and (best is None or _is_better(weighed, best)):
-                    best = weighed
-                if weighed.seconds <= BOUND * weighed.before_seconds and len(steps) + 1 < DEPTH:
-                    at = weighed.seconds, weighed.work, next(count)
-                    heapq.heappush(queue, (*at, made, weighed.steps))
+        for made in weighed:
+            if not made.refused and not made.measured and made.seconds > lost * (1 - NEARLY):
+                made = made._replace(refused="it is nearly one that was measured to be slower")
+            if made.refused:
+                self.note(made)
+            elif best is None or _is_better(made, best):
+                best = made
         return best
 
-    def weighed(self, context: Context, replaced: Replaced, steps: tuple[Step, ...]) -> Rewrite:
-        """Return a rewrite with its prices; refused where it does not pay, or was measured not to."""
+    def weighed(
+        self, context: Context, replaced: Replaced, steps: tuple[Step, ...]
+    ) -> tuple[Rewrite, float]:
+        """Return a rewrite with its prices, refused where it does not pay or was measured not to, and the
+        estimate of what it costs.
+        """
         self.priced += 1
         before, after = self.compare(context.graph, replaced)
+        estimate = after
         piece = piece_of(context.nodes, context.frozen, replaced)
         where = tuple(dict.fromkeys(line for node in replaced for line in node.where))
         record = self.verdicts(piece.key)
-        measured = record is not None
         refused = "" if after < before * (1 - MARGIN) else "it is not cheaper"
         if record is not None:
             won = record.algorithm == REWRITTEN
             before, after = (record.default_seconds, record.seconds)[:: 1 if won else -1]
             refused = "" if won else "it was measured to be slower"
-        made = Rewrite(replaced, steps, before, after, where, piece, measured, refused)
-        if refused:
-            self.note(made)
-        return made
+        made = Rewrite(replaced, steps, before, after, where, piece, record is not None, refused)
+        return made, estimate
 
     def note(self, refused: Rewrite) -> None:
-        """Keep a rewrite that is rejected, if there is none that costs less for the same values."""
+        """Keep a rewrite that is rejected: for the same values one that was measured, else the cheapest."""
         at = frozenset(refused.replaced)
         known = self.rejected.get(at)
-        if self.noting and (known is None or _loss(refused) < _loss(known)):
+        key = not refused.measured, _loss(refused)
+        if self.noting and (known is None or key < (not known.measured, _loss(known))):
             self.rejected[at] = refused
 
     # -- several results -----------------------------------------------------------------------------------
@@ -199,13 +232,7 @@ class _Search:
         """Return the joins that pay, of each value the best one, those of later values first."""
         found: list[Rewrite] = []
         for ways in joins(context, self.rules):
-            best: Rewrite | None = None
-            for replaced, steps in ways:
-                if self.spent:
-                    break
-                made = self.weighed(context, replaced, steps)
-                if not made.refused and (best is None or _loss(made) < _loss(best)):
-                    best = made
+            best = self.best(context, ways)
             if best is not None:
                 found.append(best)
         return found[::-1]
@@ -222,8 +249,10 @@ def _rewritten(graph: Graph, chosen: Sequence[Rewrite]) -> tuple[Graph, list[Rew
 
 
 def _is_better(one: Rewrite, other: Rewrite) -> bool:
-    """Return whether a rewrite costs less, or as much with less to compute in each run."""
-    if abs(one.seconds - other.seconds) <= MARGIN * other.seconds:
+    """Return whether a rewrite is measured and another is not, costs less, or as much with less to compute."""
+    if one.measured != other.measured:
+        return one.measured
+    if abs(one.seconds - other.seconds) <= EQUAL * other.seconds:
         return one.work < other.work
     return one.seconds < other.seconds
 

@@ -9,10 +9,11 @@ from stratal.base.artifact import Executable, KernelObject, Launch, Value, flat
 from stratal.base.target import Target
 from stratal.base.types import TensorType
 from stratal.codegen.module import kernel_module
+from stratal.compiler import prepared_from
 from stratal.graph.node import Node
 from stratal.loops.expr import Buffer, Load, walk
 from stratal.loops.stmt import Kernel, expressions
-from stratal.memory.plan import plan_arena
+from stratal.memory.plan import plan_arena, plan_home
 from stratal.runtime.pack import pack
 from stratal.schedule.draft import Draft
 from stratal.schedule.result import Candidate, Operand, Scheduled
@@ -64,7 +65,8 @@ def trial_program(draft: Draft, target: Target, threads: int) -> Trial:
     scratch = max((k.scratch_bytes for k in kernels.values()), default=0)
     executable = Executable(
         "trial", objects, draft.values, draft.commands, draft.inputs, draft.outputs, (), draft.constants,
-        arena, scratch, threads,
+        arena, scratch, threads, persistent_bytes=plan_home(draft.values, "persistent"),
+        frozen=prepared_from(draft),
     )  # fmt: skip
     used = set()
     for launch in (c for c in flat(draft.commands) if isinstance(c, Launch)):
