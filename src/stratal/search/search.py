@@ -249,7 +249,7 @@ def _rewritten(graph: Graph, chosen: Sequence[Rewrite]) -> tuple[Graph, list[Rew
 
 
 def _is_better(one: Rewrite, other: Rewrite) -> bool:
-    """Return whether a rewrite is measured and another is not, costs less, or as much with less to compute."""
+    """Return whether a rewrite alone is measured, or costs less, or computes less at the same cost."""
     if one.measured != other.measured:
         return one.measured
     if abs(one.seconds - other.seconds) <= EQUAL * other.seconds:
