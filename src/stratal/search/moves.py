@@ -68,12 +68,21 @@ class RuleSet:
                 if joined:
                     self.joins.setdefault(joined, []).append(directed)
         self._proofs: dict[object, Proof] = {}
+        self._steps: dict[Node, list[tuple[Bound, Node, Step]]] = {}  # expressions share most of their nodes
 
     def steps(
         self, node: Node, rules: Iterable[Directed] | None = None
     ) -> Iterator[tuple[Bound, Node, Step]]:
         """Yield what one rule makes of a node, proved for this node."""
-        for directed in self.of.get(node.op.name, ()) if rules is None else rules:
+        if rules is not None:
+            yield from self._found(node, rules)
+            return
+        if node not in self._steps:
+            self._steps[node] = list(self._found(node, self.of.get(node.op.name, ())))
+        yield from self._steps[node]
+
+    def _found(self, node: Node, rules: Iterable[Directed]) -> Iterator[tuple[Bound, Node, Step]]:
+        for directed in rules:
             for bound, made in matches(directed.rule, node, forward=directed.forward):
                 if made.type != node.type or made is node:
                     continue
