@@ -589,3 +589,55 @@ def test_missing_values_of_frames_of_pandas_and_polars_are_none() -> None:
     pl = pytest.importorskip("polars")
     found = Frame(pl.DataFrame({"n": [1, None, BIG], "s": ["a", None, "b"]}))
     assert [row["n"] for row in found] == [1, None, BIG] and found[1]["s"] is None
+
+
+MIXED: dict[str, list[Any]] = {
+    "floats": [0.5, -0.0, float("inf"), 1e300, 2.25], "small": [1, -2, 3, 0, 5],
+    "large": [1, 2**40, 3, -(2**62), 5],
+    "gaps": [1.0, None, 3.0, 4.0, 5.0], "both": [1, 2.5, 3, 4, 5], "texts": ["a", "b\0", "", "d", "é"],
+}  # fmt: skip
+
+
+def mixed_table(path: Path, names: list[str], keys: list[Any]) -> SQLTable:
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"CREATE TABLE t (id, {', '.join(names)})")
+        rows = [[key, *(MIXED[n][k % 5] for n in names)] for k, key in enumerate(keys)]
+        connection.executemany(f"INSERT INTO t VALUES ({', '.join('?' * (len(names) + 1))})", rows)
+    connection.close()
+    return SQLTable(lambda: sqlite3.connect(path), "t", "id", names)
+
+
+@pytest.mark.parametrize("names", [["floats"], ["floats", "small"], ["small", "large"], list(MIXED)], ids=str)
+@pytest.mark.parametrize("keys", ["dense", "gaps", "texts"])
+def test_rows_of_a_database_read_in_order_are_those_read_one_by_one(
+    tmp_path: Path, names: list[str], keys: str
+) -> None:
+    numbers = range(7, 5007)
+    made = {"dense": list(numbers), "gaps": [3 * k for k in numbers], "texts": [f"k{k}" for k in numbers]}
+    table = mixed_table(tmp_path / "t.sqlite", names, made[keys])
+    alone = [table[k] for k in (0, 1, 2, 3, 4, 2047, 2048, 4999)]
+    found: dict[str, list[Any]] = {name: [] for name in names}
+    for start in range(0, 5000, 300):
+        columns = table.columns_at(range(start, min(start + 300, 5000)))
+        for name in names:
+            column = columns[name]
+            if isinstance(column, np.ndarray) and column.dtype.kind == "f":
+                assert column.dtype == np.float32
+            found[name] += column.tolist() if isinstance(column, np.ndarray) else list(column)
+    for row, k in zip(alone, (0, 1, 2, 3, 4, 2047, 2048, 4999), strict=True):
+        for name in names:
+            expected = row[name]
+            with np.errstate(over="ignore"):
+                if isinstance(found[name][k], float) and name == "floats":
+                    expected = float(np.float32(expected))
+            assert repr(found[name][k]) == repr(expected), (name, k)
+
+
+def test_a_row_that_is_gone_or_has_another_key_is_named_where_rows_are_read_in_order(tmp_path: Path) -> None:
+    table = mixed_table(tmp_path / "t.sqlite", ["floats"], list(range(100)))
+    with sqlite3.connect(tmp_path / "t.sqlite") as connection:
+        connection.execute("UPDATE t SET id = 50.5 WHERE id = 50")  # as many rows, another key
+    assert len(table.columns_at(range(40))["floats"]) == 40
+    with pytest.raises(BadRowError, match="50"):
+        table.columns_at(range(40, 80))
+    assert len(table.columns_at(range(80, 100))["floats"]) == 20
