@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,6 +26,7 @@ from stratal.formats.files import Bytes, read_whole, write_atomically
 Array = np.ndarray[Any, Any]
 MAX_HEADER_BYTES: Final = 100_000_000
 _ALIGN: Final = 64
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")  # an escape that may be half of a pair
 
 DTYPES: Final[dict[str, np.dtype[Any]]] = {
     name: np.dtype(kind)
@@ -96,7 +98,10 @@ def decode(data: memoryview) -> tuple[dict[str, Array], dict[str, str]]:
 
 
 def parse_json(text: bytes, what: str) -> Any:
-    """Return the value of a JSON text. Raises: FormatError for bad text, duplicate keys, absurd nesting."""
+    """Return the value of a JSON text.
+
+    Raises: FormatError for bad text, half of a surrogate pair, duplicate keys, absurd nesting.
+    """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -108,7 +113,10 @@ def parse_json(text: bytes, what: str) -> Any:
         raise FormatError(f"{what}: not a JSON number", got=name)
 
     try:
-        return json.loads(text.decode(), object_pairs_hook=unique, parse_constant=constant)
+        found = json.loads(text.decode(), object_pairs_hook=unique, parse_constant=constant)
+        if _SURROGATE.search(text):
+            json.dumps(found, ensure_ascii=False).encode()  # text that is no Unicode could not be saved again
+        return found
     except FormatError:
         raise
     except (ValueError, RecursionError) as error:

@@ -126,6 +126,18 @@ def test_texts_that_are_hard_to_read_are_refused_or_read(tmp_path: Path, text: b
         st.load(tmp_path / "n")
 
 
+def test_half_a_surrogate_pair_in_a_file_is_refused_and_later_saves_are_as_ever(tmp_path: Path) -> None:
+    files = {name: bytes(data) for name, data in read_container(saved(tmp_path)[0]).items()}
+    graph = files["graph.json"]
+    for text, fits in ((b"\\ud83d\\ude00", True), (b"\\ud800", False), (b"\\uDfff", False)):
+        changed = {**files, "graph.json": graph.replace(b"Sequential", text, 1)}
+        assert changed["graph.json"] != graph
+        write_container(tmp_path / "n", {n: [d] for n, d in changed.items()})
+        with contextlib.nullcontext() if fits else pytest.raises(FormatError, match="not JSON"):
+            st.load(tmp_path / "n")
+    saved(tmp_path)
+
+
 def test_files_cut_changed_or_longer_than_they_say_are_refused(tmp_path: Path) -> None:
     rng = random.Random(0)
     for path in saved(tmp_path):
