@@ -244,7 +244,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("--part", default=",".join(PARTS), metavar="LIST", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--only", default="", metavar="LIST", help="variants of attention, or networks")
-    parser.add_argument("--against", default="torch", metavar="LIST", help="torch, with what runs its models; or none")
+    parser.add_argument("--against", default="torch", metavar="LIST", help="torch and its exports, or none")
     parser.add_argument("--rounds", type=int, default=7, metavar="N", help="rounds of turns (default: 7)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), metavar="N", help="of each system")
     parser.add_argument("--smoke", action="store_true", help="one small size and one round: does it run?")

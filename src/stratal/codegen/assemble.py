@@ -22,9 +22,10 @@ from stratal.codegen.assemble_workers import WORKERS, WorkerLostError
 
 _KERNEL_SOURCES: Final = ("base", "loops", "codegen")
 _SCHEDULE_SOURCES: Final = (*_KERNEL_SOURCES, "schedule")
-_PROGRAM_SOURCES: Final = (*_KERNEL_SOURCES, "graph", "ops", "optimize", "schedule", "memory", "compiler.py")
+_PROGRAM_SOURCES: Final = (*_KERNEL_SOURCES, "graph", "ops", "optimize", "schedule", "memory",
+                           "plan", "compiler.py")  # fmt: skip
 _SOURCES: Final = (".py", ".json")
-_SEARCH_SOURCES: Final = ("discover", "search", "plan")
+_SEARCH_SOURCES: Final = ("discover", "search")
 
 
 class Machine(NamedTuple):

@@ -25,10 +25,8 @@ from stratal.search.found import AS_WRITTEN, REWRITTEN, Found, Replaced, Rewrite
 from stratal.search.search import Limit, search
 
 STAGE: Final = "search"
-PRICED_PER_NODE: Final = 2  # expressions priced while a program compiles, and
-LEAST_PRICED: Final = 100
-SECONDS_PER_NODE: Final = 4e-3  # of a processor: about a seventh of what compiling takes
-LEAST_SECONDS: Final = 0.5
+LEAST_PRICED: Final = 100  # expressions, while a program compiles; one more for each
+NODES_A_PRICE: Final = 40
 LONG: Final = 200  # characters of a normal form
 MOST_SHOWN: Final = 5  # of the rewrites that were rejected
 
@@ -40,9 +38,8 @@ def shipped_rules() -> Sequence[FoundRule]:
 
 
 def usual_limit(graph: Graph) -> Limit:
-    """Return how far a compilation searches."""
-    count = len(graph.nodes)
-    return Limit(LEAST_PRICED + PRICED_PER_NODE * count, seconds=LEAST_SECONDS + SECONDS_PER_NODE * count)
+    """Return how far a compilation searches: by a count, not a clock, so that it finds the same again."""
+    return Limit(LEAST_PRICED + len(graph.nodes) // NODES_A_PRICE)
 
 
 def searched(graph: Graph, target: Target, limit: Limit | None = None, *, real: bool = True) -> Found:
