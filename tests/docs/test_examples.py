@@ -88,7 +88,7 @@ def test_the_table_of_examples_names_them_all_and_each_fits_on_a_page() -> None:
 @pytest.mark.row("A12")
 def test_ten_lines_of_the_readme_learn_what_the_long_form_learns() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    lines = example.split("\n\nright = ")[0]
+    lines = example.split("\n\nx, y = test")[0]
     ten = [line for line in lines.splitlines() if line and not re.match("import|from", line)]
     assert len(ten) <= 10
     assert max(map(len, ten)) <= 120
@@ -99,11 +99,15 @@ def test_ten_lines_of_the_readme_learn_what_the_long_form_learns() -> None:
     exec(before, names)
     start = [np.array(p.detach()) for p in names["net"].parameters()]
     state = st.get_rng_state()
-    batches = [(x.numpy(), y.numpy()) for _ in range(10) for x, y in names["train"]]
+    batches = [
+        (x.numpy(), y.numpy())
+        for _ in range(10)
+        for x, y in st.data.DataLoader(names["train"], batch_size=64, shuffle=True, drop_last=True)
+    ]
     st.set_rng_state(state)
     exec(f"opt = {after}", names)
 
-    images, labels = names["test"].dataset.arrays
+    images, labels = (t.numpy() for t in names["test"].tensors)
     with st.no_grad():
         ours = float((names["net"](st.tensor(images)).argmax(1).numpy() == labels).mean())
     by_hand = accuracy(train(start, batches), images, labels)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from networks import (
+from search_networks import (
     B,
     assert_same_values,
     batch_norm,
@@ -203,7 +203,7 @@ def test_the_prices_of_tactics_fold_batch_norms_and_join_projections() -> None:
     x, w, parts = tensor(1, 16, 28, 28), weight(32, 16, 3, 3), [weight(32) for _ in range(4)]
     made = found([x, w, *parts], [B.tanh(batch_norm(conv(x, w, 1), *parts))], price, compare=compare)
     assert sorted(ops(made.graph)) == ["add", "broadcast", "conv", "tanh"]
-    x, weights = tensor(2, 10, 32), [weight(32, 32) for _ in range(3)]
+    x, weights = tensor(2, 64, 64), [weight(64, 64) for _ in range(3)]
     each = [B.tanh(B.contract(x, w, spec="abk,nk->abn")) for w in weights]
     made = found([x, *weights], each, price, compare=compare)
     assert ops(made.graph).count("contract") == 1
