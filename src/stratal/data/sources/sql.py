@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import marshal
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
-import numpy as np
-
-from stratal.base.dtypes import as_dtype
 from stratal.base.errors import AttributeValueError
 from stratal.data.bad_rows import BadRowError
 from stratal.data.shuffle import span_of
-from stratal.data.sources.columns import Column, ColumnGroups, checked_positions
+from stratal.data.sources.columns import checked_positions
 
 Connect = Callable[[], Any]
 _NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)?")
 _AT_ONCE: Final = 500  # rows of one statement: databases limit their parameters
 _MARKS: Final = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric": ":{}", "named": ":p{}"}
-_AHEAD: Final = 1 << 11  # rows that are read at once by who reads rows in order
-_AHEAD_BYTES: Final = 1 << 25  # of such rows that stay in memory
-
-
-class _ChangedError(Exception):
-    """Rows have other keys than there were: those asked for are read by themselves, and named."""
 
 
 class SQLTable:
@@ -52,36 +41,23 @@ class SQLTable:
         self._paramstyle = paramstyle or _paramstyle(self._connection())
         if self._paramstyle not in _MARKS:
             raise AttributeValueError("SQLTable: paramstyle is one of DBAPI's", got=repr(self._paramstyle))
-        self._keys = self._all_keys()
+        rows = _fetched(self._connection(), f"SELECT {key} FROM {table} ORDER BY {key}", ())[1]
+        self._keys = [key for (key,) in rows]
+        self._check_keys()
         wanted = f"{table}.*" if self.columns is None else ", ".join(self.columns)
         names = _fetched(self._connection(), f"SELECT {wanted} FROM {table} WHERE 1 = 0", ())[0]
         self._names = names if self.columns is None else self.columns
         self._key_at = self._names.index(key) if key in self._names else len(self._names)
         self._wanted = wanted if key in self._names else f"{wanted}, {key}"
-        starts = range(0, len(self), _AHEAD)
-        sizes = [min(_AHEAD, len(self) - start) for start in starts]
-        self._groups = ColumnGroups(self._group, sizes, list(dict.fromkeys(self._names)), _AHEAD_BYTES)
-        self._follows = 0  # the position after the rows that were read last
 
-    def _all_keys(self) -> Sequence[Any]:
-        """Return all keys in order; where they are whole numbers without gaps, without reading each.
-
-        What is taken for such shows when rows are read: their keys are compared.
-        """
-        asked = f"SELECT COUNT(*), COUNT({self.key}), MIN({self.key}), MAX({self.key}) FROM {self.table}"
-        ((count, known, least, greatest),) = _fetched(self._connection(), asked, ())[1]
-        if type(least) is type(greatest) is int and count == known == greatest - least + 1:
-            return range(least, greatest + 1)
-        rows = _fetched(self._connection(), f"SELECT {self.key} FROM {self.table} ORDER BY {self.key}", ())[1]
-        keys = [key for (key,) in rows]
-        missing = keys.count(None)
-        if missing or len(set(keys)) < len(keys):
+    def _check_keys(self) -> None:
+        missing = self._keys.count(None)
+        if missing or len(set(self._keys)) < len(self._keys):
             raise AttributeValueError(
                 f"SQLTable: {self.key} tells rows apart",
                 got=f"{missing} missing" if missing else "equal values",
                 hint="key= names another column, such as the primary key",
             )
-        return keys
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -98,39 +74,15 @@ class SQLTable:
         return [dict(zip(self._names, row, strict=False)) for row in self._rows(positions)]
 
     def columns_at(self, positions: Sequence[int]) -> dict[str, Sequence[Any]]:
-        """Return the columns of some rows, floats as batches have them; those that follow rows that were read
-        before are read several thousand at a time. Raises: BadRowError for one that is no longer there.
-        """
-        span = span_of(asked := checked_positions(positions, len(self)))
-        follows, self._follows = self._follows, -1 if span is None else span.stop
-        if span is not None and span.start == follows:
-            try:
-                found = self._groups.columns_at(asked)
-                dtype = as_dtype(float).np
-                with np.errstate(over="ignore"):
-                    return {n: c.astype(dtype) if _is_float(c) else c for n, c in found.items()}
-            except _ChangedError:
-                pass
+        """Return the columns of some rows. Raises: BadRowError for one that is no longer there."""
         columns = zip(*rows, strict=True) if (rows := self._rows(positions)) else [()] * len(self._names)
-        return dict(zip(self._names, columns, strict=False))
-
-    def _group(self, number: int) -> dict[str, Column]:
-        """Return the columns of rows that are read ahead. Raises: _ChangedError for other keys."""
-        keys = self._keys[number * _AHEAD : (number + 1) * _AHEAD]
-        rows = self._selected("BETWEEN {} AND {}", (keys[0], keys[-1]))
-        if len(rows) != len(keys):
-            raise _ChangedError
-        columns = _packed(rows) or [_numbers(column) for column in zip(*rows, strict=True)]
-        found = columns[self._key_at]
-        if (found.tolist() if isinstance(found, np.ndarray) else list(found)) != list(keys):
-            raise _ChangedError
         return dict(zip(self._names, columns, strict=False))
 
     def _rows(self, positions: Sequence[int]) -> list[Sequence[Any]]:
         """Return rows, with their key at the end where it is no column. Raises: BadRowError."""
         asked, at = checked_positions(positions, len(self)), self._key_at
         if (span := span_of(asked)) is not None and len(asked) > 1:
-            keys = list(self._keys[span])
+            keys = self._keys[span]
             rows = self._selected("BETWEEN {} AND {}", (keys[0], keys[-1]))
             if [row[at] for row in rows] == keys:
                 return rows
@@ -181,50 +133,6 @@ class SQLQuery:
         names = [column[0] for column in cursor.description]
         while rows := cursor.fetchmany(_AT_ONCE):
             yield from (dict(zip(names, row, strict=True)) for row in rows)
-
-
-def _packed(rows: list[Any]) -> list[Column] | None:
-    """Return the columns of rows of floats and of integers of 32 bits, each of one type; None for others.
-
-    A row of them takes the same bytes as the first one where Python packs it (`marshal`, version 2): a tag
-    for each tuple and number, which says how many bytes follow. Equal tags mean equal types in all rows.
-    """
-    try:
-        data = np.frombuffer(marshal.dumps(rows, 2), np.uint8)[5:]
-    except ValueError:  # of a type that is not packed
-        return None
-    at, places = 5, [0]
-    for value in rows[0]:
-        places.append(at)
-        at += {float: 9, int: 5}.get(type(value), 1)
-    if len(data) != at * len(rows):
-        return None
-    body = data.reshape(len(rows), at)
-    tags = body[:, places]
-    if (tags != tags[0]).any() or not set(tags[0].tolist()) <= set(b"(gi"):
-        return None
-    kinds = {ord("g"): (8, "<f8", np.float64), ord("i"): (4, "<i4", np.int64)}
-    found: list[Column] = []
-    for place in places[1:]:
-        size, packed, dtype = kinds[int(body[0, place])]
-        numbers = np.ascontiguousarray(body[:, place + 1 : place + 1 + size]).view(packed)
-        found.append(numbers.reshape(-1).astype(dtype))
-    return found
-
-
-def _numbers(column: Sequence[Any]) -> Column:
-    """Return a column of floats, or of integers of 64 bits, as an array; any other as it is."""
-    kinds = set(map(type, column))
-    if kinds == {float}:
-        return np.array(column, np.float64)
-    if kinds == {int}:
-        with suppress(OverflowError):
-            return np.array(column, np.int64)
-    return column
-
-
-def _is_float(column: Column) -> bool:
-    return isinstance(column, np.ndarray) and column.dtype == np.float64
 
 
 def _fetched(connection: Any, query: str, parameters: Any) -> tuple[list[str], list[Any]]:
