@@ -87,7 +87,8 @@ def train_with(fault: Fault, mode: str, model: str, folder: Path) -> tuple[Train
         if fault.kind in ("cache", "code"):
             stack.enter_context(settings.cache_dir(folder))
             if fault.name == "unpack":
-                prepared(model)()  # and keeps the program
+                forget_programs()
+                prepared(model)()  # compiles, and keeps the program
                 forget_programs()
         else:
             stack.enter_context(without_kept_programs())
