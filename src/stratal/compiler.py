@@ -44,7 +44,6 @@ from stratal.plan.host import runnable_target
 from stratal.plan.memory_text import memory_text
 from stratal.plan.partitioning import Lowerings, cut_into_kernels
 from stratal.plan.record import Plan
-from stratal.plan.rewrites import rewritten_where_it_pays
 from stratal.plan.sharing import share_memory
 from stratal.plan.stages import recording, stage, strict
 from stratal.runtime.prefault import ArenaPrefault
@@ -280,7 +279,12 @@ def prepare(graph: Graph, target: Target) -> Graph:
     """Simplify a graph by rules, rewrite it where that pays and make the algorithm choices that are graph
     rewrites.
     """
-    simple = use_online_forms(rewritten_where_it_pays(simplify(verify(graph)), target))
+    simple = simplify(verify(graph))
+    if settings.math.value != "exact":
+        from stratal.plan.rewrites import rewritten_where_it_pays  # few programs need a search and a prover
+
+        simple = rewritten_where_it_pays(simple, target)
+    simple = use_online_forms(simple)
     return fallback.optional(
         "algorithm choices", lambda: verify(choose_algorithms(simple, Lowerings(), target, convolutions)),
         lambda: simple,

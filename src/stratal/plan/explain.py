@@ -28,7 +28,6 @@ from stratal.memory.plan import arranged
 from stratal.memory.render import render
 from stratal.plan.build import Compilation
 from stratal.plan.record import JSON, Plan
-from stratal.plan.rewrites import explain_rewrites
 from stratal.plan.text import count, plural, shorten, signature, size
 from stratal.schedule.draft import Draft
 
@@ -90,6 +89,8 @@ def explain(
         code = program.executable
         return Text(render(arranged(code.values, code.commands, code.outputs), code.values))
     if about == "rewrites":
+        from stratal.plan.rewrites import explain_rewrites  # few programs need a search and a prover
+
         made = program.made
         with tuning.using(made.records), settings.winograd(made.winograd):
             return Text("\n".join(explain_rewrites(program.graph, made.target, made.math)))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
-from stratal.base import settings, tuning
+from stratal.base import tuning
 from stratal.base.fallback import skippable, unchanged
 from stratal.base.log import Alternative, collect, decide, duration
 from stratal.base.target import Target
@@ -58,9 +58,7 @@ def searched(graph: Graph, target: Target, limit: Limit | None = None, *, real: 
 
 @skippable(unchanged)
 def rewritten_where_it_pays(graph: Graph, target: Target) -> Graph:
-    """Return a simplified graph rewritten by what a search finds; itself with exact math."""
-    if settings.math.value == "exact":
-        return graph
+    """Return a simplified graph rewritten by what a search over the real numbers finds."""
     found = searched(graph, target)
     report(found)
     return simplify(verify(found.graph)) if found.applied else graph
