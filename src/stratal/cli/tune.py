@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -13,6 +14,7 @@ from rich.text import Text
 from stratal.base import settings, tuning
 from stratal.base.errors import SettingError
 from stratal.base.log import duration
+from stratal.base.target import Target
 from stratal.cli import INTERRUPTED
 from stratal.cli.report import (
     add_json_option,
@@ -33,6 +35,8 @@ from stratal.tune.measure import Measurer
 from stratal.tune.model import MODELS, strategy
 from stratal.tune.rewrites import RewriteVerdict, compare_rewrites, rewrites_of
 from stratal.tune.session import Task, Watch, known_records, tasks_of, toolchain, tune
+
+V = TypeVar("V", FusionVerdict, RewriteVerdict)
 
 EPILOG: Final = """\
 Options stand before the script; what follows it is the script's own. The script runs once as it is. Then
@@ -183,21 +187,12 @@ def _show(out: Console, found: list[tuple[Task, Verdict]], objective: str) -> No
 def _fusions(out: Console, watch: Watch, measurer: Measurer, path: Path) -> list[FusionVerdict]:
     """Time fused kernels beside their parts, keep the verdicts, print them."""
     kernels = fused_kernels(program for program, _ in watch.programs)
-    found: list[FusionVerdict] = []
-    with Progress(console=out, transient=True) as progress:
-        bar = progress.add_task("fused kernels", total=len(kernels))
-        for verdict in compare_fusion(kernels, measurer):
-            found.append(verdict)
-            progress.update(bar, advance=1)
-            if verdict.timing is not None:
-                tuning.write_file(path, [verdict.record(measurer.target, toolchain())])
+    verdicts = compare_fusion(kernels, measurer)
+    found = _compared(out, verdicts, len(kernels), "fused kernels", measurer.target, path)
     rows = table("", "fused kernel", "from", "fused", "its parts", "verdict", right=(2, 3))
     for v in found:
-        times = (
-            ("-", "-") if v.timing is None else (duration(v.timing.base_seconds), duration(v.timing.seconds))
-        )
-        verdict = v.dropped.splitlines()[0] if v.dropped else "taken apart" if v.unfused else "stays"
-        rows.add_row(cell(v.kernel.name), cell(v.kernel.line, "dim"), *times, cell(verdict))
+        verdict = "taken apart" if v.unfused else "stays"
+        rows.add_row(cell(v.kernel.name), cell(v.kernel.line, "dim"), *_outcome(v, verdict))
     out.print(rows)
     return found
 
@@ -209,23 +204,37 @@ def _rewrites(
     programs = [program for program, _ in watch.programs if not program.made.fallbacks]
     known = {} if args.again else known_records(path, "time")
     rewrites = rewrites_of(programs, args.seconds / max(1, len(programs)), known)
-    found: list[RewriteVerdict] = []
+    verdicts = compare_rewrites(rewrites, measurer)
+    found = _compared(out, verdicts, len(rewrites), "rewrites", measurer.target, path)
+    rows = table("", "rewrite", "from", "as written", "rewritten", "verdict", right=(2, 3))
+    for v in found:
+        verdict = "kept" if v.won else "not taken again"
+        rows.add_row(cell(str(v.rewrite)), cell(v.line, "dim"), *_outcome(v, verdict))
+    out.print(rows)
+    return found
+
+
+def _compared(
+    out: Console, verdicts: Iterable[V], count: int, what: str, target: Target, path: Path
+) -> list[V]:
+    """Take verdicts as they come, behind a bar, and keep the record of each that was timed."""
+    found: list[V] = []
     with Progress(console=out, transient=True) as progress:
-        bar = progress.add_task("rewrites", total=len(rewrites))
-        for verdict in compare_rewrites(rewrites, measurer):
+        bar = progress.add_task(what, total=count)
+        for verdict in verdicts:
             found.append(verdict)
             progress.update(bar, advance=1)
             if verdict.timing is not None:
-                tuning.write_file(path, [verdict.record(measurer.target, toolchain())])
-    rows = table("", "rewrite", "from", "as written", "rewritten", "verdict", right=(2, 3))
-    for v in found:
-        times = (
-            ("-", "-") if v.timing is None else (duration(v.timing.base_seconds), duration(v.timing.seconds))
-        )
-        verdict = v.dropped.splitlines()[0] if v.dropped else "kept" if v.won else "not taken again"
-        rows.add_row(cell(str(v.rewrite)), cell(v.line, "dim"), *times, cell(verdict))
-    out.print(rows)
+                tuning.write_file(path, [verdict.record(target, toolchain())])
     return found
+
+
+def _outcome(v: FusionVerdict | RewriteVerdict, verdict: str) -> tuple[str, str, Text]:
+    """Return both times, and the verdict or why there is none."""
+    before, after = (
+        ("-", "-") if v.timing is None else (duration(v.timing.base_seconds), duration(v.timing.seconds))
+    )
+    return before, after, cell(v.dropped.splitlines()[0] if v.dropped else verdict)
 
 
 def _rewrite_json(v: RewriteVerdict) -> dict[str, Any]:
