@@ -15,8 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks import optimiser_networks
+from benchmarks.optimiser_rows import Row, medians, row
 
 PARTS: Final = ("attention", "networks")
 SIZES: Final = ((2, 8, 1024, 64), (1, 8, 4096, 64))
@@ -31,10 +30,7 @@ SMOKE: Final = ((1, 2, 256, 16),)
 TORCH_GATE: Final = 0.5
 PLAIN_GATE: Final = 1.15
 PEAK_GATE: Final = 2.2  # of twice the length: linear is 2, quadratic 4
-WARM: Final = 9  # rounds: a compiled function checks its capture in calls 2, 3, 5 and 9
-PAUSE_S: Final = 0.3  # before each run: for so long PyTorch's threads may spin after the last one
 AGREE: Final = 2e-4  # of the largest element of PyTorch's
-Row = dict[str, Any]
 Function = Callable[..., Any]
 
 
@@ -209,24 +205,6 @@ def drawn(size: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
     rng = np.random.default_rng(0)
     shapes = (size, size, size, (size[2], size[2]), (size[1],))
     return [rng.standard_normal(shape, dtype=np.float32) * np.float32(0.5) for shape in shapes]
-
-
-def medians(runs: dict[str, Function], rounds: int) -> dict[str, float]:
-    """Return median seconds of runs that take turns; the first rounds warm up, and captures are checked."""
-    found: dict[str, list[float]] = {name: [] for name in runs}
-    for k in range(WARM + rounds):
-        for name, run in runs.items():
-            time.sleep(PAUSE_S)
-            began = time.perf_counter()
-            run()
-            if k >= WARM:
-                found[name].append(time.perf_counter() - began)
-    return {name: statistics.median(seconds) for name, seconds in found.items()}
-
-
-def row(workload: str, against: str, ratio: float, gate: float, **more: Any) -> Row:
-    return {"workload": workload, "system": "stratal", "against": against, "ratio": ratio, "gate": gate,
-            "met": ratio <= gate, **more}  # fmt: skip
 
 
 def networks(arguments: argparse.Namespace) -> Iterator[Row]:

@@ -7,10 +7,10 @@ the recurrent cell of neural architecture search (Zoph and Le, 2017; Jia et al.,
 
 from __future__ import annotations
 
-import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import geometric_mean
@@ -19,9 +19,10 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.inference import BOTTLENECKS, INFERENCE, Array, Inference, joiners
+from benchmarks.optimiser_rows import Row, medians, row
 from benchmarks.structure import draw
+from benchmarks.systems import Job
 
-Row = dict[str, Any]
 Run = Callable[[], Array]
 
 
@@ -236,7 +237,6 @@ NETWORKS: dict[str, Inference] = {
 }
 
 
-WARM: Final = 3
 GATE: Final = 1.00  # of the time without a search, for each network; their geometric mean:
 MEAN_GATE: Final = 0.90
 PEER_GATE: Final = 0.85  # of the best of the peers' times, in the geometric mean
@@ -257,24 +257,18 @@ def networks(names: Sequence[str], rounds: int, threads: int, peers: bool) -> It
             worst = float(np.abs(run() - wanted).max() / np.abs(wanted).max())
             if worst > TOLERANCE:
                 raise SystemExit(f"{name}, {system}: differs by {worst:.1e} of the largest output")
-        seconds = _in_turns(runs, rounds)
+        seconds = medians(runs, rounds)
         exact, real = seconds.pop("exact"), seconds.pop("real")
         against_plain.append(real / exact)
-        yield _row(name, "no search", real / exact, GATE, ms=1e3 * real, plain_ms=1e3 * exact)
+        yield row(name, "no search", real / exact, GATE, ms=1e3 * real, plain_ms=1e3 * exact)
         if seconds:
             best = min(seconds, key=lambda system: seconds[system])
             against_peers.append(real / seconds[best])
             theirs = {f"{system}_ms": 1e3 * s for system, s in seconds.items()}
-            yield _row(name, best, against_peers[-1], None, **theirs)
-    yield _row("geometric mean", "no search", geometric_mean(against_plain), MEAN_GATE)
+            yield row(name, best, against_peers[-1], None, **theirs)
+    yield row("geometric mean", "no search", geometric_mean(against_plain), MEAN_GATE)
     if against_peers:
-        yield _row("geometric mean", "the best peer", geometric_mean(against_peers), PEER_GATE)
-
-
-def _row(workload: str, against: str, ratio: float, gate: float | None, **more: Any) -> Row:
-    met = None if gate is None else ratio <= gate
-    return {"workload": workload, "system": "stratal", "against": against, "ratio": ratio, "gate": gate,
-            "met": met, **more}  # fmt: skip
+        yield row("geometric mean", "the best peer", geometric_mean(against_peers), PEER_GATE)
 
 
 def _systems(name: str, threads: int, peers: bool) -> dict[str, Run]:
@@ -313,11 +307,16 @@ def _peers(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "network.onnx"
         _export(network, weights, arrays, file)
-        if find_spec("onnxruntime"):
-            found["onnxruntime"] = _onnxruntime(file, arrays, threads)
-        if find_spec("openvino"):
-            found["openvino"] = _openvino(file, arrays, threads)
+        for system, module in (("onnxruntime", "onnx_runtime"), ("openvino", "openvino_cpu")):
+            if find_spec(system):
+                job = import_module(f"benchmarks.systems.{module}").job(file, arrays, threads)
+                found[system] = partial(_first_output, job)
+                found[system]()  # reads the file
     return found
+
+
+def _first_output(job: Job) -> Array:
+    return job.outputs(job.call())[0]
 
 
 def _export(network: Inference, weights: Mapping[str, Any], arrays: Sequence[Array], file: Path) -> None:
@@ -328,41 +327,3 @@ def _export(network: Inference, weights: Mapping[str, Any], arrays: Sequence[Arr
     sample = tuple(map(torch.from_numpy, arrays))
     with torch.no_grad():
         torch.onnx.export(model, sample, str(file), dynamo=False, opset_version=18, verbose=False)
-
-
-def _onnxruntime(file: Path, arrays: Sequence[Array], threads: int) -> Run:
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    session = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    feeds = {about.name: array for about, array in zip(session.get_inputs(), arrays, strict=True)}
-    return lambda: np.asarray(session.run(None, feeds)[0])
-
-
-def _openvino(file: Path, arrays: Sequence[Array], threads: int) -> Run:
-    import openvino as ov
-
-    settings = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY",
-                "NUM_STREAMS": "1", "INFERENCE_NUM_THREADS": str(threads)}  # fmt: skip
-    request = ov.Core().compile_model(str(file), "CPU", settings).create_infer_request()
-    for index, array in enumerate(arrays):
-        request.set_input_tensor(index, ov.Tensor(array, shared_memory=True))
-
-    def run() -> Array:
-        request.infer()
-        return np.array(request.output_tensors[0].data)
-
-    return run
-
-
-def _in_turns(runs: Mapping[str, Run], rounds: int) -> dict[str, float]:
-    """Return the median seconds of runs that take turns."""
-    took: dict[str, list[float]] = {system: [] for system in runs}
-    for _ in range(WARM + rounds):
-        for system, run in runs.items():
-            start = time.perf_counter()
-            run()
-            took[system].append(time.perf_counter() - start)
-    return {system: statistics.median(times[WARM:]) for system, times in took.items()}

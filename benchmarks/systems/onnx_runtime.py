@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,16 @@ from benchmarks.task import Task
 
 
 def build(task: Task, variant: str, model_file: Path) -> Job:
-    """Return the model; the first call makes the session, which is where it is compiled."""
+    """Return the model of a task."""
+    return job(model_file, inputs_of(task), int(os.environ["OMP_NUM_THREADS"]))
+
+
+def job(model_file: Path, inputs: Sequence[np.ndarray[Any, Any]], threads: int) -> Job:
+    """Return a model file on inputs; the first call makes the session, which is where it is compiled."""
     options = ort.SessionOptions()
-    options.intra_op_num_threads = int(os.environ["OMP_NUM_THREADS"])
+    options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    inputs = inputs_of(task)
     bound: list[tuple[Any, Any]] = []
 
     def call() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,20 @@ from benchmarks.task import Task
 
 
 def build(task: Task, variant: str, model_file: Path) -> Job:
-    """Return the model; the first call compiles it."""
+    """Return the model of a task, compiled into the cache of the run."""
+    threads = int(os.environ["OMP_NUM_THREADS"])
+    return job(model_file, inputs_of(task), threads, {"CACHE_DIR": os.environ["OPENVINO_CACHE"]})
+
+
+def job(
+    model_file: Path, inputs: Sequence[np.ndarray[Any, Any]], threads: int,
+    more: Mapping[str, str] | None = None
+) -> Job:
+    """Return a model file on inputs, with `more` settings; the first call compiles it."""
     settings = {
         "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1",
-        "INFERENCE_NUM_THREADS": os.environ["OMP_NUM_THREADS"], "CACHE_DIR": os.environ["OPENVINO_CACHE"],
+        "INFERENCE_NUM_THREADS": str(threads), **(more or {}),
     }  # fmt: skip
-    inputs = inputs_of(task)
     requests: list[Any] = []
 
     def call() -> Any:
