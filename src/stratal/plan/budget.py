@@ -230,8 +230,7 @@ class BudgetPlanner:
 
     def _least_seconds(self, program: Program) -> float:
         """Return what a program takes at least: its kernels once, and a processor for its copies."""
-        copying = sum(task.seconds for task in program.planner.graph.tasks if task.copies)
-        return self.seconds + copying / self.threads
+        return self.seconds + sum(task.seconds for task in program.planner.graph.tasks if task.copies)
 
     def _planned(self, program: Program, schedule: Schedule, budget: int) -> Planned:
         """Return a program in the order of a schedule that fits a budget, its copies beside kernels."""
@@ -244,9 +243,8 @@ class BudgetPlanner:
         overlapping = next((d for d in tried if arena_bytes(d) <= room), None) or waited_at_once(made)
         work = Work(overlapping, overlapping.values, self._work)
         waits = copy_waits(
-            overlapping.commands, overlapping.values,
-            lambda c: work.seconds(c, self.target, self.threads), self.threads,
-        )  # fmt: skip
+            overlapping.commands, overlapping.values, lambda c: work.seconds(c, self.target, self.threads)
+        )
         computing, waiting = (sum(column) for column in zip(*waits, strict=True))
         return Planned(program, schedule, overlapping, computing, waiting)
 

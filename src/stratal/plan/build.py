@@ -166,7 +166,7 @@ class _Commands:
         self.number = 0
         self.waits: dict[tuple[int, int], float] = {}  # for copies, by source and target
         if offloaded(executable.commands, executable.inputs):
-            found = copy_waits(executable.commands, executable.values, self._seconds, executable.threads)
+            found = copy_waits(executable.commands, executable.values, self._seconds)
             self.waits = {
                 (c.source, c.target): computing + waiting
                 for c, (computing, waiting) in zip(executable.commands, found, strict=True)

@@ -153,12 +153,13 @@ def _done(copy: Command) -> CopyDone:
 
 
 def copy_waits(
-    commands: Sequence[Command], values: Sequence[Value], seconds: Callable[[Command], float], threads: int
+    commands: Sequence[Command], values: Sequence[Value], seconds: Callable[[Command], float]
 ) -> list[tuple[float, float]]:
     """Return for each command at the top how long it is predicted to compute, and to wait for a copy.
 
     One copy is under way at a time, in the order in which they begin. While kernels run, it takes a processor
-    from one of their `threads`: that time counts as computing, where the copy is waited for.
+    from one of their threads, and they end with the last: that time counts as computing, where the copy is
+    waited for.
     """
     clock = channel = 0.0  # channel: when the copies begun so far are done
     done_at: dict[tuple[int, int], tuple[float, float]] = {}
@@ -172,7 +173,7 @@ def copy_waits(
         elif isinstance(command, CopyDone):
             done, took = done_at[command.source, command.target]
             waiting = max(0.0, done - clock)
-            computing = max(0.0, took - waiting) / threads
+            computing = max(0.0, took - waiting)
         else:
             computing = seconds(command)
         clock += computing + waiting

@@ -322,16 +322,17 @@ def test_copies_wait_for_one_another_and_kernels_for_copies() -> None:
     commands = (
         CopyStart(0, 1), CopyStart(2, 3), _launch(), CopyDone(0, 1), _launch(), CopyDone(2, 3),
     )  # fmt: skip
-    found = copy_waits(commands, values, lambda _: 0.25e-3, 1 << 30)
-    assert [round(waiting * 1e3, 3) for _, waiting in found] == [0, 0, 0, 0.75, 0, 0.75]
+    found = copy_waits(commands, values, lambda _: 0.25e-3)
+    assert [round(waiting * 1e3, 3) for _, waiting in found] == [0, 0, 0, 0.75, 0, 0.5]
+    assert round(sum(map(sum, found)) * 1e3, 3) == 2.5
 
 
 def test_copies_take_a_processor_from_the_kernels_they_run_beside() -> None:
     mb = int(BYTES_PER_SECOND / 1000)  # a millisecond
     commands = (CopyStart(0, 1), _launch(), CopyDone(0, 1))
-    beside = copy_waits(commands, [_value(0, mb), _value(1, mb)], lambda _: 2e-3, 2)
-    assert [tuple(round(s * 1e3, 3) for s in pair) for pair in beside] == [(0, 0), (2, 0), (0.5, 0)]
-    waited = copy_waits((commands[0], commands[2]), [_value(0, mb), _value(1, mb)], lambda _: 2e-3, 2)
+    beside = copy_waits(commands, [_value(0, mb), _value(1, mb)], lambda _: 2e-3)
+    assert [tuple(round(s * 1e3, 3) for s in pair) for pair in beside] == [(0, 0), (2, 0), (1, 0)]
+    waited = copy_waits((commands[0], commands[2]), [_value(0, mb), _value(1, mb)], lambda _: 2e-3)
     assert round(sum(map(sum, waited)) * 1e3, 3) == 1
 
 
