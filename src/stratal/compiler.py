@@ -102,12 +102,7 @@ class Program:
 
     @cached_property
     def _drafted(self) -> Drafted:
-        made = self.made
-        with (
-            settings.winograd(made.winograd), settings.memory(made.memory),
-            settings.offload_dir(made.offload_dir), settings.micro_batches(made.micro_batches),
-            settings.online(made.online), settings.math(made.math), tuning.using(made.records),
-        ):  # fmt: skip
+        with self.made.in_force():
             draft, log = decided(self.graph, self.made.target, fused=self.made.fused)
         return Drafted(draft.of_commands(self.executable.commands), log)
 
@@ -178,9 +173,8 @@ def compile_graph(graph: Graph, *, fused: bool = True, workspace: Workspace | No
     index.forget()
     seconds = time.perf_counter() - started
     made = Compilation(
-        target, seconds, built.num_cached, tuple(record.overrides), fused, settings.winograd.value, records,
-        report(graph, fallbacks), settings.memory.value, settings.offload_dir.value,
-        settings.micro_batches.value, settings.online.value, settings.math.value,
+        target, seconds, settings.shaping(), built.num_cached, tuple(record.overrides), fused, records,
+        report(graph, fallbacks),
     )  # fmt: skip
     return record.finished(Program(graph, built.loaded, made, built.drafted))
 
@@ -242,9 +236,7 @@ def planned(graph: Graph) -> tuple[Executable, Plan, DecisionLog]:
         parts = rewritten(graph, target)
         drafted = fallbacks.attempts(partial(decide, parts, target))
         executable = link(graph, drafted.draft, {})
-    made = Compilation(
-        target, 0.0, records=records, memory=settings.memory.value, online=settings.online.value
-    )
+    made = Compilation(target, 0.0, settings.shaping(), records=records)
     return executable, make_plan(graph, drafted.draft, executable, made), drafted.log
 
 

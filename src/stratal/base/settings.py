@@ -36,14 +36,19 @@ _BASE: Final = [object()]  # another one when the environment was read
 
 @final
 class Setting(Generic[T]):
-    """One knob: `value` is what is in force, `origin` who set it; call it for a context manager."""
+    """One knob: `value` is what is in force, `origin` who set it; call it for a context manager.
 
-    __slots__ = ("_base", "_default", "_parse", "doc", "name", "takes")
+    One that `shapes` programs decides what is compiled: programs made under another value are others.
+    """
+
+    __slots__ = ("_base", "_default", "_parse", "doc", "name", "shapes", "takes")
 
     def __init__(
-        self, name: str, default: Callable[[], T], parse: Callable[[str], T], takes: str, doc: str
-    ) -> None:
+        self, name: str, default: Callable[[], T], parse: Callable[[str], T], takes: str, doc: str, *,
+        shapes: bool = False,
+    ) -> None:  # fmt: skip
         self.name: Final = name
+        self.shapes: Final = shapes
         self.doc: Final = doc
         self.takes: Final = takes
         self._default: Final = default
@@ -178,9 +183,9 @@ def _budget(text: str) -> int | None:
 _FLAG = "1 or 0"
 _PATH = "a directory, or off"
 threads = Setting("threads", _cores, _count(1), f"a whole number from 1 to {MOST_COUNT}",
-                  "threads a program runs on; the caller is one of them")  # fmt: skip
+                  "threads a program runs on; the caller is one of them", shapes=True)  # fmt: skip
 target = Setting("target", lambda: "host", _one_of(TARGET_NAMES), "one of " + ", ".join(TARGET_NAMES),
-                 "the machine to generate code for")  # fmt: skip
+                 "the machine to generate code for", shapes=True)  # fmt: skip
 cache_dir: Setting[Path | None] = Setting(
     "cache_dir", _user_cache, _path, _PATH, "where compiled kernels and programs are kept between runs"
 )
@@ -192,22 +197,27 @@ compile_timeout = Setting("compile_timeout", lambda: 60, _count(1), f"a whole nu
                           "seconds of silence, more for a large kernel, after which a compiling process is "
                           "replaced")  # fmt: skip
 winograd = Setting("winograd", lambda: True, _flag, _FLAG, "let float32 convolutions use Winograd's "
-                   "algorithm: faster, with about three times the rounding error")  # fmt: skip
+                   "algorithm: faster, with about three times the rounding error", shapes=True)  # fmt: skip
 math = Setting("math", lambda: "exact", _one_of(MATH), "one of " + ", ".join(MATH), "which rewrites are "
-               "searched: those to the bit, or all that are equal over the real numbers")  # fmt: skip
+               "made: those to the bit, or all equal over the real numbers", shapes=True)  # fmt: skip
 tuning = Setting("tuning", lambda: "auto", _records, "auto, off or a file", "tuning records that decide "
-                 "schedules; auto: tuning.json in the cache directory")  # fmt: skip
+                 "schedules; auto: tuning.json in the cache directory", shapes=True)  # fmt: skip
 objective = Setting("objective", lambda: "time", _one_of(OBJECTIVES), "one of " + ", ".join(OBJECTIVES),
-                    "what tuning optimises, and whose records decide")  # fmt: skip
-memory: Setting[int | None] = Setting("memory", lambda: None, _budget, "a size such as 512MB or 8GiB, or off",
-                                      "bytes that the plan of a program may need, in all")  # fmt: skip
-offload_dir: Setting[Path | None] = Setting("offload_dir", lambda: None, _path, _PATH, "where states of a "
-                                            "program with a memory budget may wait, in a file")  # fmt: skip
+                    "what tuning optimises, and whose records decide", shapes=True)  # fmt: skip
+memory: Setting[int | None] = Setting(
+    "memory", lambda: None, _budget, "a size such as 512MB or 8GiB, or off",
+    "bytes that the plan of a program may need, in all", shapes=True,
+)  # fmt: skip
+offload_dir: Setting[Path | None] = Setting(
+    "offload_dir", lambda: None, _path, _PATH,
+    "where states of a program with a memory budget may wait, in a file", shapes=True,
+)  # fmt: skip
 micro_batches = Setting("micro_batches", lambda: False, _flag, _FLAG, "let a memory budget split batches: "
-                        "sums over a batch then round otherwise")  # fmt: skip
-online: Setting[int | None] = Setting("online", lambda: 16 << 20, _budget, "a size such as 16MiB, or off",
-                                      "bytes from which on scores are computed in blocks, not stored: sums "
-                                      "then round otherwise")  # fmt: skip
+                        "sums over a batch then round otherwise", shapes=True)  # fmt: skip
+online: Setting[int | None] = Setting(
+    "online", lambda: 16 << 20, _budget, "a size such as 16MiB, or off",
+    "bytes from which on scores are computed in blocks, not stored: sums then round otherwise", shapes=True,
+)  # fmt: skip
 seed = Setting(
     "seed", lambda: 0, _seed, "a whole number from 0, below 2**64", "seed of the default random key"
 )
@@ -224,6 +234,12 @@ override: Setting[Path | None] = Setting(
 SETTINGS: Final[Mapping[str, Setting[Any]]] = {
     s.name: s for s in tuple(globals().values()) if isinstance(s, Setting)
 }
+SHAPING: Final[tuple[Setting[Any], ...]] = tuple(s for s in SETTINGS.values() if s.shapes)
+
+
+def shaping() -> dict[str, Any]:
+    """Return what shapes programs here and now, by name: `using(**shaping())` puts it in force again."""
+    return {s.name: s.value for s in SHAPING}
 
 
 def named(name: str) -> Setting[Any]:

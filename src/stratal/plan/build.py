@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from stratal.base import settings, tuning
 from stratal.base.artifact import (
     Command,
     Copy,
@@ -45,17 +46,18 @@ class Compilation(NamedTuple):
 
     target: Target
     seconds: float
+    chosen: Mapping[str, Any]  # settings that shape programs, by name
     num_cached: int = 0  # kernels that came from the cache
     overrides: tuple[str, ...] = ()
     fused: bool = True
-    winograd: bool = True  # whether convolutions could use that algorithm
     records: Records = UNTUNED  # measurements that decided
     fallbacks: tuple[Fallback, ...] = ()  # what failed and was compiled with less ambition
-    memory: int | None = None  # the budget in bytes
-    offload_dir: Path | None = None  # where states may wait
-    micro_batches: bool = False  # whether the budget may split batches
-    online: int | None = None  # bytes from which on scores are not stored
-    math: str = "exact"  # which rewrites were searched
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Decide inside of the block as this compilation did."""
+        with settings.using(**self.chosen), tuning.using(self.records):
+            yield
 
 
 def make_plan(graph: Graph, draft: Draft, executable: Executable, made: Compilation) -> Plan:

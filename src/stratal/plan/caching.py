@@ -89,18 +89,11 @@ class CachedProgram:
         if self._usable:
             self._lines, shared = _lines_of(graph)
             labels = hashlib.sha256(repr([str(getattr(i.op, "label", "")) for i in graph.inputs]).encode())
-            threads, way = str(settings.threads.value), "fused" if fused else "unfused"
-            way += " winograd" if settings.winograd.value else ""
-            way += f" online from {settings.online.value}"
-            if settings.math.value != "exact":
-                way += f" {settings.math.value} arithmetic {toolchain_digest('search')}"
-            way += f" within {settings.memory.value}" if settings.memory.value is not None else ""
-            way += " offloading" if settings.memory.value and settings.offload_dir.value else ""
-            way += " in parts" if settings.memory.value and settings.micro_batches.value else ""
-            way += f" tuned {tuning.in_force().digest}" if len(tuning.in_force()) else ""
+            chosen = {k: v for k, v in settings.shaping().items() if k not in _IN_RECORDS}
+            search = toolchain_digest("search") if settings.math.value != "exact" else ""
             self._key = " ".join((
-                "program", graph.digest, shared, labels.hexdigest()[:32], target.digest, threads, way,
-                toolchain_digest("program"),
+                "program", graph.digest, shared, labels.hexdigest()[:32], target.digest, str(fused),
+                str(chosen), tuning.in_force().digest, search, toolchain_digest("program"),
             ))  # fmt: skip
 
     def find(self) -> Executable | None:
@@ -154,6 +147,7 @@ def digest_of(executable: Executable) -> str:
     return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()[:32]
 
 
+_IN_RECORDS: Final = ("tuning", "objective")  # they decide through the records alone, which have a digest
 _NO_RESULT: Final = ("where", "group", "offset", "may_fail", "label")
 
 

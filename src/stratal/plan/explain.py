@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
-from stratal.base import settings, tuning
 from stratal.base.artifact import Executable, Launch, flat
 from stratal.base.errors import AttributeValueError, StratalError
 from stratal.base.log import Decision, DecisionLog, duration
@@ -92,8 +91,8 @@ def explain(
         from stratal.plan.rewrites import explain_rewrites  # few programs need a search and a prover
 
         made = program.made
-        with tuning.using(made.records), settings.winograd(made.winograd):
-            return Text("\n".join(explain_rewrites(program.graph, made.target, made.math)))
+        with made.in_force():
+            return Text("\n".join(explain_rewrites(program.graph, made.target, made.chosen["math"])))
     if about == "graph":
         return Text(program.graph)
     if about == "decisions":

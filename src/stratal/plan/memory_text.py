@@ -32,12 +32,12 @@ def recomputations(executable: Executable) -> dict[int, Launch]:
 
 
 def _lines(program: Explained) -> Iterator[str]:
-    memory, budget = program.plan.memory, program.made.memory
+    memory, budget = program.plan.memory, program.made.chosen["memory"]
     asked = f" of a budget of {format_bytes(budget)}" if budget is not None else ""
     yield f"{program.graph.name}: {format_bytes(memory['planned_peak_bytes'])}{asked}"
     parts = [(name.removesuffix("_bytes"), n) for name, n in memory.items() if name.count("_") == 1]
     yield "  " + ", ".join(f"{name} {format_bytes(n)}" for name, n in parts if n)
-    if budget is not None and program.made.micro_batches:
+    if budget is not None and program.made.chosen["micro_batches"]:
         yield from (f"  {d.choice}: {d.why}" for d in program.log if d.subject == "micro-batches")
     if "offloaded_bytes" in memory:
         yield _copies(program)

@@ -158,8 +158,7 @@ class Record:
 
 def _environment() -> str:
     """Return the settings a reproduction needs, as words before a command."""
-    shaping = (settings.target, settings.threads, settings.winograd, settings.online, settings.math)
-    asked = [s for s in shaping if s.origin != "default"]
+    asked = [s for s in settings.SHAPING if s.origin != "default"]
     return "".join(f"{s.variable}={settings.as_text(s.value)} " for s in asked)
 
 

@@ -59,7 +59,7 @@ def rewrites_of(programs: Iterable[Program], seconds: float, known: Container[st
     """
     found: dict[str, Rewrite] = {}
     for program in programs:
-        with tuning.using(tuning.UNTUNED), settings.winograd(program.made.winograd):
+        with settings.using(**program.made.chosen), tuning.using(tuning.UNTUNED):
             simple = simplify(verify(program.graph))
             made = searched(simple, program.made.target, Limit(1 << 20, of_site=256, seconds=seconds))
         for rewrite in (*made.applied, *made.rejected):

@@ -88,7 +88,7 @@ def problems_of(program: Program) -> Iterator[tuple[Problem, Candidate, int]]:
     made = program.made
     if made.fallbacks:
         return  # what is broken is not measured
-    with watched_problems() as found, tuning.using(tuning.UNTUNED), settings.winograd(made.winograd):
+    with watched_problems() as found, settings.using(**made.chosen), tuning.using(tuning.UNTUNED):
         draft, _ = decided(program.graph, made.target, fused=made.fused)
         counts = _launches(draft.commands, 1)
         for problem, default in found:

@@ -9,7 +9,6 @@ import stratal as st
 from stratal import nn
 from stratal.base import settings
 from stratal.base.errors import AttributeValueError, SettingError
-from stratal.tensor.lazy import program_cache
 
 pytestmark = pytest.mark.quick
 
@@ -76,7 +75,7 @@ def test_programs_of_both_arithmetics_are_told_apart_in_memory_and_in_the_cache(
         with settings.math(math), st.no_grad():
             runs.append(st.compile(model)(x).numpy())
     assert runs[0].tobytes() == runs[2].tobytes() and runs[1].tobytes() == runs[3].tobytes()
-    assert settings.math in program_cache.SHAPING
+    assert settings.math in settings.SHAPING
 
 
 def test_training_is_exact_unless_asked() -> None:

@@ -251,6 +251,26 @@ def test_code_in_the_cache_that_does_not_link_is_compiled_again(
     assert not from_cache(again) and from_cache(compile_graph(graph()))
 
 
+def test_each_setting_that_shapes_programs_makes_others_that_decide_again_as_they_did(
+    cache: Any, tmp_path: Path
+) -> None:
+    others: dict[str, Any] = {
+        "target": "generic", "threads": settings.threads.value + 1, "winograd": False, "math": "real",
+        "memory": 1 << 30, "offload_dir": tmp_path, "micro_batches": True, "online": 1 << 20,
+        "tuning": str(tmp_path / "records.json"), "objective": "memory",
+    }  # fmt: skip
+    assert others.keys() == settings.shaping().keys()
+    compile_graph(graph())
+    for name, value in others.items():
+        with settings.using(**{name: value}):
+            program = compile_graph(graph())
+        # records shape programs, and there are none: neither the file nor the objective alone
+        assert from_cache(program) == (name in ("tuning", "objective")), name
+        assert program.made.chosen[name] == value
+        with program.made.in_force():
+            assert settings.shaping() == program.made.chosen
+
+
 def test_the_log_is_that_of_the_compilation(cache: Any) -> None:
     cold, warm = compile_graph(graph()), compile_graph(graph())
     assert isinstance(warm.log, DecisionLog)

@@ -44,7 +44,6 @@ from stratal.tensor.capture.signature import (
     without_sizes,
 )
 from stratal.tensor.capture.signature_match import NO_MATCH, SignatureMatch
-from stratal.tensor.lazy import program_cache
 from stratal.tensor.scalars import FromFloat, FromNumber
 from stratal.tensor.values.state import LOCK, MODE
 
@@ -353,7 +352,7 @@ class Compiled:
                     return f"argument {labels(self._function, given)[k]!r} {changed_part(a, b)}"
             if old[2] != key[2]:
                 grad, precision, default, chosen, part = key[2]
-                pairs = zip(program_cache.SHAPING, old[2][3], chosen, strict=True)
+                pairs = zip(settings.SHAPING, old[2][3], chosen, strict=True)
                 if changed := [f"{s.name} is {value}" for s, before, value in pairs if before != value]:
                     return ", ".join(changed)
                 if old[2][4] is not part:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Container, Generator, Iterable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from stratal.base import settings
 from stratal.base.errors import CallOrderError
@@ -27,12 +27,7 @@ Key = tuple[Any, ...]
 Program = Any  # what compile_graph returns
 _CAPACITY = 256
 
-# The settings that shape code: programs made under others are others.
-SHAPING: Final[tuple[settings.Setting[Any], ...]] = (
-    settings.target, settings.threads, settings.winograd, settings.tuning, settings.objective,
-    settings.memory, settings.micro_batches, settings.online, settings.math,
-)  # fmt: skip
-choices = settings.together(*SHAPING)
+choices = settings.together(*settings.SHAPING)
 
 _PROGRAMS = SESSION.cache(LRU[tuple[Key, object], Program](_CAPACITY))  # of lazy work, those used last
 _LIVING = SESSION.cache(WeakTable[Program]())  # by digest and settings, while in use
