@@ -180,6 +180,10 @@ def _budget(text: str) -> int | None:
     return nbytes
 
 
+def _online(text: str) -> int | str | None:
+    return text if text == "auto" else _budget(text)
+
+
 _FLAG = "1 or 0"
 _PATH = "a directory, or off"
 threads = Setting("threads", _cores, _count(1), f"a whole number from 1 to {MOST_COUNT}",
@@ -214,9 +218,10 @@ offload_dir: Setting[Path | None] = Setting(
 )  # fmt: skip
 micro_batches = Setting("micro_batches", lambda: False, _flag, _FLAG, "let a memory budget split batches: "
                         "sums over a batch then round otherwise", shapes=True)  # fmt: skip
-online: Setting[int | None] = Setting(
-    "online", lambda: 16 << 20, _budget, "a size such as 16MiB, or off",
-    "bytes from which on scores are computed in blocks, not stored: sums then round otherwise", shapes=True,
+online: Setting[int | str | None] = Setting(
+    "online", lambda: "auto", _online, "auto, off or a size such as 16MiB",
+    "bytes from which on scores are computed in blocks, not stored: sums then round otherwise; auto: 16MiB "
+    "where math is real", shapes=True,
 )  # fmt: skip
 seed = Setting(
     "seed", lambda: 0, _seed, "a whole number from 0, below 2**64", "seed of the default random key"

@@ -17,7 +17,7 @@ from stratal.base import settings
 from stratal.compiler import compile_graph, planned
 from stratal.graph.graph import Graph, verify
 from stratal.graph.interpret import interpret
-from stratal.optimize.online import use_online_forms
+from stratal.optimize.online import LEAST_BYTES, use_online_forms
 from stratal.optimize.simplify import simplify
 from stratal.runtime.storage import Storage
 
@@ -301,6 +301,18 @@ def test_small_scores_and_those_of_who_says_so_are_stored() -> None:
     for least in (None, "16MiB", 2 * 2 * 40 * 72 * 4 + 1):
         with settings.online(least):
             assert use_online_forms(graph) is graph
+
+
+def test_scores_are_in_blocks_where_arithmetic_is_real_and_programs_exact_by_default() -> None:
+    def scores(q: Any, k: Any, v: Any) -> Any:
+        return nn.functional.softmax(q @ k.mT, -1) @ v
+
+    rng = np.random.default_rng(0)
+    shapes = (1, 2, 1024, 4), (1, 2, 2048, 4), (1, 2, 2048, 4)
+    arrays = [st.tensor(rng.standard_normal(s).astype("f4")) for s in shapes]
+    exact, real = st.compile(scores), st.compile(scores, math="real")
+    exact(*arrays), real(*arrays)
+    assert exact.plan.planned_peak_bytes > LEAST_BYTES > 4 * real.plan.planned_peak_bytes
 
 
 def test_layers_whose_gradients_are_sums_over_rows_alone_are_left() -> None:

@@ -16,6 +16,8 @@ So softmax(f(q k^T)) v is one pass whatever f is, and its gradient, which autodi
 
 from __future__ import annotations
 
+from typing import Final
+
 from stratal.base import settings
 from stratal.base.fallback import skippable, unchanged
 from stratal.graph.graph import Graph
@@ -26,11 +28,21 @@ from stratal.optimize.online.views import squeezed, unfolded
 from stratal.optimize.ranges import use_ranges
 from stratal.optimize.rewrite import rewrite_graph
 
+LEAST_BYTES: Final = 16 << 20  # smaller scores are stored at little cost
+
+
+def _least_bytes() -> int | None:
+    """Return the bytes from which on scores are not stored, or None where all are."""
+    chosen = settings.online.value
+    if isinstance(chosen, str):
+        return None if settings.math.value == "exact" else LEAST_BYTES
+    return chosen
+
 
 @skippable(unchanged)
 def use_online_forms(graph: Graph) -> Graph:
     """Compute scores in blocks wherever nothing needs them as a whole; elsewhere leave them as they are."""
-    least = settings.online.value
+    least = _least_bytes()
     if least is None or not any(n.op.name == "contract" and n.aval.nbytes >= least for n in graph.nodes):
         return graph
     simple = rewrite_graph(graph, lambda node: squeezed(node) or unfolded(node, least))
