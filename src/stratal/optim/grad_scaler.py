@@ -131,6 +131,17 @@ class GradScaler:
             self._finite_steps.copy_(where(overflow | grows, 0, count).to("int32"))
         self._overflows.clear()
 
+    def overflow(self, optimizer: Optimizer) -> Tensor:
+        """Return whether a gradient of an optimizer is not finite, bool[], from `unscale_` to `update`.
+
+        Raises: CallOrderError.
+        """
+        if optimizer not in self._overflows:
+            raise CallOrderError(
+                "GradScaler.overflow: known between unscale_(optimizer), or step(optimizer), and update()"
+            )
+        return self._overflows[optimizer]
+
     # -- the factor ------------------------------------------------------------------------------------------
     def get_scale(self) -> float:
         """Return the factor."""

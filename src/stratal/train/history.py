@@ -74,6 +74,7 @@ class Running:
     loss: float = 0.0  # times rows
     rows: int = 0
     batches: int = 0
+    skipped: int = 0  # updates left out, as their gradients overflowed in float16
     data_s: float = 0.0
     compile_s: float = 0.0
     compute_s: float = 0.0

@@ -39,7 +39,7 @@ class MetricSet(Mapping[str, Metric]):
         pairs = given.items() if isinstance(given, Mapping) else [(_name_of(m), m) for m in given or ()]
         self.members: dict[str, Metric] = {}
         for name, metric in pairs:
-            if name in self.members or name in (*TIMES, "epoch", "loss", "lr"):
+            if name in self.members or name in (*TIMES, "epoch", "loss", "lr", "skipped"):
                 raise AttributeValueError(
                     "Trainer: metrics have names of their own", got=name, hint="metrics={name: metric, ..}"
                 )

@@ -74,8 +74,10 @@ class TrainingStep:
     """`step(x, y)` trains on a batch and returns (loss, outputs); fit and hand-written loops call it alike.
 
     With `accumulate` above 1 the optimizer steps in every so many calls, with the mean of the batches'
-    gradients; `finish` makes the step that an incomplete window still owes.
-    Raises: NonFiniteError, before anything is updated, with `check_finite="gradients"`.
+    gradients; `finish` makes the step that an incomplete window still owes. `skipped` says whether the last
+    update was left out, as it overflowed in float16.
+    Raises: NonFiniteError, before anything is updated, with `check_finite="gradients"`; CallOrderError where
+    the loss depends on no parameter of the optimizer.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class TrainingStep:
         self.net, self.loss, self.optimizer, self.options = net, loss, optimizer, options
         self.scaler = GradScaler(enabled=options.scales)
         self.pending = 0  # batches whose gradients no update has used
+        self.skipped = False
         made = compile_function if compiled else _as_it_is
         self._whole: Any = made(self._train)
         self._gather: Any = made(self._add_gradients)
@@ -140,7 +143,9 @@ class TrainingStep:
         self._check(batch, loss, flags)
 
     def _check(self, batch: Any, loss: Tensor, flags: Any) -> None:
-        if flags is not None and not bool(flags[0]):
+        if self.options.scales:
+            self.skipped = bool(flags)
+        elif flags is not None and not bool(flags[0]):
             each = [bool(flag) for flag in flags[1]]
             raise non_finite_step(self.net, self._forward, batch, loss.item(), each)
 
@@ -169,8 +174,11 @@ class TrainingStep:
         return loss, outputs
 
     def _update_with(self, loss: Tensor, batches: int) -> Any:
-        """Update with the gradients of some batches. Returns whether they are finite, where that is asked."""
+        """Update with the gradients of some batches. Returns whether they are finite, where that is asked; in
+        float16 whether they overflow.
+        """
         options = self.options
+        self._refuse_other_parameters()
         if options.scales:
             self.scaler.unscale_(self.optimizer)
         if batches > 1:
@@ -178,7 +186,7 @@ class TrainingStep:
                 for p in self.net.parameters():
                     if p.grad is not None:
                         p.grad.copy_(p.grad / batches)
-        flags = finite_gradients(self.net, loss) if options.check_finite == "gradients" else None
+        flags: Any = finite_gradients(self.net, loss) if options.check_finite == "gradients" else None
         if options.clip_value is not None:
             clip_grad_value_(self.net.parameters(), options.clip_value)
         if options.clip_norm is not None:
@@ -186,11 +194,27 @@ class TrainingStep:
         if flags is not None:
             step_where(flags[0], self.optimizer)
         elif options.scales:
+            flags = self.scaler.overflow(self.optimizer)
             self.scaler.step(self.optimizer)
             self.scaler.update()
         else:
             self.optimizer.step()
         return flags
+
+    def _refuse_other_parameters(self) -> None:
+        """Raises: CallOrderError where no parameter of the optimizer has a gradient."""
+        given = [p for group in self.optimizer.param_groups for p in group["params"]]
+        if any(p.grad is not None for p in given):
+            return
+        nets = {id(p) for p in self.net.parameters()}
+        own = sum(id(p) in nets for p in given)
+        raise CallOrderError(
+            "fit: no parameter of the optimizer has a gradient, so nothing would be trained",
+            got=f"{len(given)} parameter{'s' * (len(given) > 1)}, "
+            f"{'none' if not own else 'all' if own == len(given) else own} of the net's",
+            hint="the loss takes them in, and they have requires_grad" if own
+            else "optimizer=optim.Adam(net.parameters()), of the net that is trained",
+        )  # fmt: skip
 
 
 def _as_it_is(function: Any) -> Any:

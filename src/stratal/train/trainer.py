@@ -172,6 +172,8 @@ class Trainer:
         if "validation" in feeds:
             found = self._evaluate(feeds["validation"])
             row |= {f"validation_{name}": value for name, value in found.items()}
+        if self.options.scales and hasattr(self.step, "skipped"):
+            row["skipped"] = running.skipped
         row |= running.times(time.perf_counter() - began)
         for callback in self._having("on_epoch_end"):
             callback.on_epoch_end(self, row)
@@ -224,6 +226,9 @@ class Trainer:
             raise
 
     def _updated(self, feeds: dict[str, Batches], checkpoints: Checkpoints | None) -> None:
+        if getattr(self.step, "skipped", False):
+            self.running.skipped += 1
+            return
         self.steps += 1
         self._notify("on_step_end")
         if checkpoints is not None and checkpoints.due(self.steps):
