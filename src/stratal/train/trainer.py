@@ -234,8 +234,8 @@ class Trainer:
         if checkpoints is not None and checkpoints.due(self.steps):
             checkpoints.save(self._everything(feeds, checkpoints))
 
-    def _having(self, event: str) -> list[Any]:
-        return [callback for callback in self.callbacks if hasattr(callback, event)]
+    def _having(self, method: str) -> list[Any]:
+        return [callback for callback in self.callbacks if hasattr(callback, method)]
 
     def _notify(self, event: str) -> None:
         for callback in self._having(event):
@@ -291,10 +291,7 @@ class Trainer:
         return {
             "optimizer": None, **(whole or ranks.state_in_pieces(parts)),
             "scaler": None if scaler is None else scaler.state_dict(),
-            "callbacks": [
-                [type(c).__name__, c.state_dict() if hasattr(c, "state_dict") else None]
-                for c in self.callbacks
-            ],
+            "callbacks": [[type(c).__name__, c.state_dict()] for c in self._having("state_dict")],
             "metrics": self.metrics.state_dict(), "random": random_state(),
             "epoch": self.epoch, "steps": self.steps, "history": self.history.rows,
             "stopped": self.history.stopped, "running": self.running.as_dict(),
@@ -308,11 +305,14 @@ class Trainer:
         self._load(state, None)
 
     def _load(self, state: Mapping[str, Any], ranks: Any) -> None:
-        here, there = [type(c).__name__ for c in self.callbacks], [name for name, _ in state["callbacks"]]
+        callbacks = self._having("state_dict")
+        saved = [(name, found) for name, found in state["callbacks"] if found is not None]
+        here, there = [type(c).__name__ for c in callbacks], [name for name, _ in saved]
         if here != there:
             raise AttributeValueError(
-                "Trainer: resumes with the callbacks it was saved with",
+                "Trainer: resumes with the callbacks with a state that it was saved with",
                 got=f"{', '.join(here) or 'none'} for {', '.join(there) or 'none'}",
+                hint="callbacks without state_dict may come and go",
             )
         parts = {name: part for name, part in self._parts().items() if state[name] is not None}
         if ranks is not None:
@@ -322,9 +322,8 @@ class Trainer:
                 part.load_state_dict(state[name])
         if state["scaler"] is not None and hasattr(self.step, "scaler"):
             self.step.scaler.load_state_dict(state["scaler"])
-        for callback, (_, saved) in zip(self.callbacks, state["callbacks"], strict=True):
-            if saved is not None:
-                callback.load_state_dict(saved)
+        for callback, (_, found) in zip(callbacks, saved, strict=True):
+            callback.load_state_dict(found)
         self.metrics.load_state_dict(state["metrics"])
         self.epoch, self.steps = int(state["epoch"]), int(state["steps"])
         self.history = History(state["history"], state["stopped"])

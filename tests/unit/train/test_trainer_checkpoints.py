@@ -25,7 +25,14 @@ from stratal import nn, optim
 from stratal.base.errors import FormatError, StratalError
 from stratal.data import DataLoader, RandomSampler, TensorDataset
 from stratal.formats.files import FileWriteError
-from stratal.train import ChangedProgramWarning, CheckpointManager, DamagedCheckpointWarning, Trainer
+from stratal.train import (
+    ChangedProgramWarning,
+    CheckpointManager,
+    CSVLog,
+    DamagedCheckpointWarning,
+    EarlyStopping,
+    Trainer,
+)
 
 PROCESSES = multiprocessing.get_context("forkserver")  # of one that has imported Stratal: started in no time
 PROCESSES.set_forkserver_preload(["stratal.train", "stratal.data", "stratal.metrics"])  # not from this path
@@ -468,10 +475,11 @@ def test_what_does_not_fit_a_checkpoint_is_refused(tmp_path: Path) -> None:
     small().fit([(X, Y)], checkpoints=manager)
     with pytest.raises(StratalError, match="checkpoints of another run"):
         small().fit([(X, Y)], checkpoints=manager)
-    with pytest.raises(StratalError, match="with the callbacks it was saved with"):
+    with pytest.raises(StratalError, match="the callbacks with a state that it was saved with") as caught:
         trainer = small()
-        trainer.callbacks.append(StopsAt(99))
+        trainer.callbacks.append(EarlyStopping("loss"))
         trainer.fit([(X, Y)], checkpoints=manager, resume=True)
+    assert caught.value.got == "EarlyStopping for none"
     with pytest.raises(StratalError, match="with the data of the run"):
         small().fit([(X, Y)], validation=(X, Y), checkpoints=manager, resume=True)
     with pytest.raises(StratalError, match="no checkpoint has a monitored value"):
@@ -482,6 +490,25 @@ def test_what_does_not_fit_a_checkpoint_is_refused(tmp_path: Path) -> None:
         CheckpointManager(tmp_path, keep_last=0)
     with pytest.raises(StratalError, match="mode is"):
         CheckpointManager(tmp_path, mode="most")
+
+
+def test_callbacks_without_a_state_come_and_go_between_a_run_and_its_resumption(tmp_path: Path) -> None:
+    def run(epochs: int, *callbacks: Any) -> Trainer:
+        trainer = small()
+        trainer.callbacks.extend(callbacks)
+        trainer.fit([(X, Y)], epochs=epochs, checkpoints=CheckpointManager(tmp_path), resume=True)
+        return trainer
+
+    stopping = EarlyStopping("loss", patience=9)
+    run(1, CSVLog(tmp_path / "log.csv"), EarlyStopping("loss", patience=9))
+    assert run(2, stopping).epoch == 2 and stopping.best < 1
+    assert run(3, EarlyStopping("loss", patience=9), StopsAt(99)).epoch == 3
+    state = CheckpointManager(tmp_path).load()["trainer"]
+    state["callbacks"].insert(0, ["CSVLog", None])  # as older checkpoints have it
+    trainer = small()
+    trainer.callbacks.append(stopping)
+    trainer.load_state_dict(state)
+    assert trainer.epoch == 3
 
 
 def test_the_factor_of_losses_in_float16_is_part_of_a_checkpoint(tmp_path: Path) -> None:
