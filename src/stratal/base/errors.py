@@ -37,6 +37,10 @@ class StratalError(Exception):
             self.where, self._placed = lines, True
         return self
 
+    def at_caller(self) -> StratalError:
+        """Return this error; one without a line, as of a thread of the package, gets that of the caller."""
+        return self if self.where else self.at(filter(None, (user_line(),)))
+
     @property
     def summary(self) -> str:
         """The rule and what was met: what a client over the network is told, without our lines."""

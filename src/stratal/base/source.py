@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -23,7 +24,10 @@ PACKAGE = str(Path(__file__).resolve().parent.parent)
 EXAMPLES = f"{PACKAGE}/cli/examples/"  # programs as a user would write them: their lines are the user's
 _NUMPY = f"{Path(np.__file__).parent}/"  # asks tensors, on behalf of the user, what they are
 # Never the user's own code.
-_STANDARD = (contextlib.__file__, functools.__file__, str(importlib.__file__))
+_LIBRARY = Path(threading.__file__).parent
+_BESIDE = ("threading.py", "asyncio/", "concurrent/", "multiprocessing/")  # where threads and processes begin
+_THREADS = tuple(f"{_LIBRARY}/{name}" for name in _BESIDE)
+_STANDARD = (contextlib.__file__, functools.__file__, str(importlib.__file__), *_THREADS)
 _INSIDE = (f"{PACKAGE}/", _NUMPY, "<frozen ", *_STANDARD)
 _SCOPE: ContextVar[tuple[str, ...]] = ContextVar("stratal_scope", default=())
 Modules = tuple[str, Mapping[int, str]]  # the path of the module that runs; by id, those of its root's tree

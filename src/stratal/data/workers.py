@@ -247,5 +247,8 @@ def _result(future: Future[Any], timeout: float) -> Any:
         if future.done():  # the task raised it
             raise
         raise LoaderTimeoutError(f"DataLoader: a batch takes at most {timeout} s", got="none yet") from None
+    except StratalError as error:
+        error.at_caller()
+        raise
     finally:
         del future  # it holds the error, whose traceback shows this frame

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from stratal.base import tree
+from stratal.base.errors import StratalError
 from stratal.tensor.tensor import Tensor
 
 
@@ -32,7 +33,7 @@ class Background:
             self._thread = None
         error, self._error = self._error, None
         if error is not None:
-            raise error
+            raise error.at_caller() if isinstance(error, StratalError) else error
 
     def _run(self, work: Callable[[], None]) -> None:
         try:

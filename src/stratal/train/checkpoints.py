@@ -191,13 +191,21 @@ class CheckpointManager:
             else:
                 save(whole, path, shard_bytes=self.shard_bytes)
         except FileWriteError as error:
-            last = max(self._values, key=_steps, default="")
+            last = max((p.name for p in self._standing() if p.name in self._values), key=_steps, default="")
+            hint = error.hint if not self._values else "no checkpoint of this run is left in its folder"
             raise FileWriteError(
                 f"CheckpointManager: cannot write {path.name}", got=error.got,
-                hint=f"{last} is whole: make room, then fit(.., resume=True)" if last else error.hint,
+                hint=f"{last} is whole: make room, then fit(.., resume=True)" if last else hint,
             ) from error  # fmt: skip
         self._values = whole["checkpoints"]
         self._remove_all_but(self._values)
+
+    def _standing(self) -> list[Path]:
+        """Return the checkpoints that can be listed, oldest first."""
+        try:
+            return self.paths()
+        except OSError:
+            return []
 
     def _writes(self) -> bool:
         """Return whether this process removes files, and makes folders."""

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import random
 import resource
+import shutil
 import threading
 import time
 import warnings
@@ -416,6 +417,26 @@ def test_a_full_disk_is_a_clear_error_and_the_last_checkpoint_stays(tmp_path: Pa
 
     assert _child(full) == 0
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_an_error_of_the_thread_that_writes_has_the_users_line_and_says_what_there_is(
+    tmp_path: Path, replaced: bool
+) -> None:
+    class Removes:
+        def on_step_end(self, trainer: Trainer) -> None:
+            if trainer.steps == 2:
+                shutil.rmtree(folder)
+                if replaced:
+                    folder.write_text("in its way")
+
+    folder = tmp_path / "run"
+    trainer, manager = small(), CheckpointManager(folder)
+    trainer.callbacks.append(Removes())
+    with pytest.raises(FileWriteError, match="cannot write step-000000002") as caught:
+        trainer.fit([(X, Y)], epochs=3, checkpoints=manager)
+    assert [Path(line.file).name for line in caught.value.where] == [Path(__file__).name]
+    assert "is whole" not in caught.value.hint and "no checkpoint of this run is left" in caught.value.hint
 
 
 def test_a_folder_that_cannot_be_written_is_a_clear_error_and_training_can_go_on_later(
