@@ -11,7 +11,8 @@ from typing import Any, Final
 from stratal.base.errors import AttributeValueError
 from stratal.data.bad_rows import BadRowError
 from stratal.data.shuffle import span_of
-from stratal.data.sources.columns import checked_positions
+from stratal.data.sources.columns import Column, checked_positions
+from stratal.data.sources.row_columns import columns_of_rows
 
 Connect = Callable[[], Any]
 _NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)?")
@@ -41,23 +42,25 @@ class SQLTable:
         self._paramstyle = paramstyle or _paramstyle(self._connection())
         if self._paramstyle not in _MARKS:
             raise AttributeValueError("SQLTable: paramstyle is one of DBAPI's", got=repr(self._paramstyle))
-        rows = _fetched(self._connection(), f"SELECT {key} FROM {table} ORDER BY {key}", ())[1]
-        self._keys = [key for (key,) in rows]
-        self._check_keys()
+        dense = _row_numbers(self._connection(), table, key)
+        self._keys: Sequence[Any] = self._all_keys() if dense is None else dense
         wanted = f"{table}.*" if self.columns is None else ", ".join(self.columns)
         names = _fetched(self._connection(), f"SELECT {wanted} FROM {table} WHERE 1 = 0", ())[0]
         self._names = names if self.columns is None else self.columns
         self._key_at = self._names.index(key) if key in self._names else len(self._names)
         self._wanted = wanted if key in self._names else f"{wanted}, {key}"
 
-    def _check_keys(self) -> None:
-        missing = self._keys.count(None)
-        if missing or len(set(self._keys)) < len(self._keys):
+    def _all_keys(self) -> list[Any]:
+        rows = _fetched(self._connection(), f"SELECT {self.key} FROM {self.table} ORDER BY {self.key}", ())[1]
+        keys = [key for (key,) in rows]
+        missing = keys.count(None)
+        if missing or len(set(keys)) < len(keys):
             raise AttributeValueError(
                 f"SQLTable: {self.key} tells rows apart",
                 got=f"{missing} missing" if missing else "equal values",
                 hint="key= names another column, such as the primary key",
             )
+        return keys
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -73,16 +76,16 @@ class SQLTable:
         """Return several rows. Raises: BadRowError for one that is no longer there."""
         return [dict(zip(self._names, row, strict=False)) for row in self._rows(positions)]
 
-    def columns_at(self, positions: Sequence[int]) -> dict[str, Sequence[Any]]:
-        """Return the columns of some rows. Raises: BadRowError for one that is no longer there."""
-        columns = zip(*rows, strict=True) if (rows := self._rows(positions)) else [()] * len(self._names)
+    def columns_at(self, positions: Sequence[int]) -> dict[str, Column]:
+        """Return the columns of some rows, as batches have them. Raises: BadRowError for one that is gone."""
+        columns = columns_of_rows(self._rows(positions)) or [()] * len(self._names)
         return dict(zip(self._names, columns, strict=False))
 
     def _rows(self, positions: Sequence[int]) -> list[Sequence[Any]]:
         """Return rows, with their key at the end where it is no column. Raises: BadRowError."""
         asked, at = checked_positions(positions, len(self)), self._key_at
         if (span := span_of(asked)) is not None and len(asked) > 1:
-            keys = self._keys[span]
+            keys = list(self._keys[span])
             rows = self._selected("BETWEEN {} AND {}", (keys[0], keys[-1]))
             if [row[at] for row in rows] == keys:
                 return rows
@@ -133,6 +136,26 @@ class SQLQuery:
         names = [column[0] for column in cursor.description]
         while rows := cursor.fetchmany(_AT_ONCE):
             yield from (dict(zip(names, row, strict=True)) for row in rows)
+
+
+def _row_numbers(connection: Any, table: str, key: str) -> range | None:
+    """Return the keys of a table of SQLite without reading each: where its row numbers are the key, and none
+    is left out; else None.
+    """
+    if type(connection).__module__.partition(".")[0] != "sqlite3":
+        return None
+    schema, _, name = table.rpartition(".")
+    named = f"'{name}', '{schema}'" if schema else f"'{name}'"
+    primary = _fetched(connection, f"SELECT name, type FROM pragma_table_info({named}) WHERE pk", ())[1]
+    if [(name.lower(), kind.upper()) for name, kind in primary] != [(key.lower(), "INTEGER")]:
+        return None
+    if _fetched(connection, f"SELECT 1 FROM pragma_index_list({named}) WHERE origin = 'pk'", ())[1]:
+        return None  # a key beside the row numbers: DESC, WITHOUT ROWID
+    parts = (f"(SELECT {what}) FROM {table})" for what in (f"MIN({key}", f"MAX({key}", "COUNT(*"))
+    ((least, greatest, count),) = _fetched(connection, f"SELECT {', '.join(parts)}", ())[1]
+    if not count:
+        return range(0)
+    return range(least, greatest + 1) if greatest - least + 1 == count else None
 
 
 def _fetched(connection: Any, query: str, parameters: Any) -> tuple[list[str], list[Any]]:
