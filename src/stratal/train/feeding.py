@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
 from stratal.base import tree
 from stratal.base.dtypes import float32, float64
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
-from stratal.data.datasets import Dataset, TensorDataset
+from stratal.data.datasets import TensorDataset
 from stratal.data.loader import DataLoader
 from stratal.tensor.functions.random import Generator
 from stratal.tensor.tensor import Tensor, tensor
@@ -26,8 +26,9 @@ DEFAULT_BATCH: Final = 32
 class Batches:
     """One pass of `data` after the other, as tuples of trees of tensors, from a position on.
 
-    Arrays, and data sets without an order of their own, are batched by a DataLoader. NumPy arrays in float64
-    become `dtype`, that of the net's weights; tensors stay as they are.
+    Arrays, and data sets without an order of their own, are batched by a DataLoader; of arrays in tuples,
+    lists and dicts each batch is the same tree of their rows. NumPy arrays in float64 become `dtype`, that of
+    the net's weights; tensors stay as they are.
     Raises: AttributeValueError, DTypeError for what is no data.
     """
 
@@ -35,7 +36,11 @@ class Batches:
         self, name: str, data: Any, batch_size: int | None, shuffle: bool, dtype: Any = float32
     ) -> None:
         self.name, self.dtype = name, dtype
-        self.source: Iterable[Any] = _source(name, data, batch_size, shuffle, self._as_tensor)
+        arrays = _arrays_of(name, data)
+        self._structure = None if arrays is None else tree.flatten(arrays)[1]
+        if arrays is not None:
+            data = TensorDataset(*map(self._as_tensor, tree.leaves(arrays)))
+        self.source: Iterable[Any] = _source(name, data, batch_size, shuffle)
         self.begun = 0  # batches of a pass that are to be left out, or are out
         self._once = hasattr(self.source, "__next__")  # an iterator, which has one pass
         self._passes = 0
@@ -100,6 +105,8 @@ class Batches:
 
     def _as_tensors(self, batch: Any) -> tuple[Any, ...]:
         parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+        if self._structure is not None:
+            parts = cast(tuple[Any, ...], tree.unflatten(self._structure, parts))
         return tuple(p if isinstance(p, Tensor) else tree.map(self._as_tensor, p) for p in parts)
 
     def _as_tensor(self, leaf: Any) -> Any:
@@ -153,18 +160,48 @@ def _digest(batch: Any) -> str | None:
 
 def is_rows(data: Any) -> bool:
     """Return whether data are single samples, which are still to be batched: arrays, or a data set."""
-    arrays = data if isinstance(data, tuple) and len(data) == 2 else (data,)
-    if all(hasattr(part, "__array__") for part in arrays):
+    if _is_array(data) or isinstance(data, Mapping) or (isinstance(data, tuple) and _are_arrays(data)):
         return True
     return hasattr(data, "__getitem__") and hasattr(data, "__len__") and not hasattr(data, "__iter__")
 
 
-def _source(
-    name: str, data: Any, batch_size: int | None, shuffle: bool, as_tensor: Callable[[Any], Any]
-) -> Iterable[Any]:
-    if is_rows(data):
-        size = DEFAULT_BATCH if batch_size is None else batch_size
-        return DataLoader(_data_set(name, data, as_tensor), size, shuffle)
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "__array__")
+
+
+def _are_arrays(data: tuple[Any, ...]) -> bool:
+    """Return whether a tuple is (inputs,) or (inputs, targets), each an array or a tree of arrays."""
+    return len(data) in (1, 2) and all(
+        (leaves := tree.leaves(part)) and all(_is_array(leaf) for leaf in leaves) for part in data
+    )
+
+
+def _arrays_of(name: str, data: Any) -> tuple[Any, ...] | None:
+    """Return (inputs,) or (inputs, targets) where that is what data are, checked.
+
+    Raises: DTypeError where targets are missing; ShapeError.
+    """
+    given = data if isinstance(data, tuple) else (data,)
+    if not (isinstance(data, tuple | Mapping) or _is_array(data)) or not _are_arrays(given):
+        return None
+    if len(given) == 1 and name != "predict":
+        raise DTypeError(
+            f"{name}: takes inputs with targets", got="one array" if _is_array(given[0]) else "inputs alone",
+            hint=f"{name}((inputs, targets)); [batch, ..] is a list of batches",
+        )  # fmt: skip
+    shapes = [np.shape(leaf) for leaf in tree.leaves(given)]
+    if any(not shape or shape[0] != shapes[0][0] for shape in shapes):
+        raise ShapeError(
+            f"{name}: inputs and targets have one number of rows",
+            got=" and ".join(str(list(shape)) for shape in shapes),
+            hint="a tuple is (inputs, targets); [(x, y), ..] is a list of batches",
+        )
+    return given
+
+
+def _source(name: str, data: Any, batch_size: int | None, shuffle: bool) -> Iterable[Any]:
+    if is_rows(data) and not isinstance(data, Mapping):
+        return DataLoader(data, DEFAULT_BATCH if batch_size is None else batch_size, shuffle)
     if not hasattr(data, "__iter__") or isinstance(data, (str, bytes, Mapping)):
         raise DTypeError(
             f"{name}: takes a pair of arrays, a data set, or an iterable of batches",
@@ -173,35 +210,33 @@ def _source(
     if batch_size is not None:
         raise AttributeValueError(
             f"{name}: batch_size is for arrays and data sets", got=f"{type(data).__name__} of batches",
-            hint="the loader decides on its batches: leave batch_size out",
+            hint="the loader decides on its batches: leave batch_size out; np.asarray(numbers) is an array",
         )  # fmt: skip
     return data  # type: ignore[no-any-return]
 
 
-def _data_set(name: str, data: Any, as_tensor: Callable[[Any], Any]) -> Dataset[Any]:
-    if isinstance(data, tuple):
-        shapes = [np.shape(part) for part in data]
-        if not shapes[0] or shapes[0][:1] != shapes[1][:1]:
-            raise ShapeError(
-                f"{name}: inputs and targets have one number of rows",
-                got=" and ".join(str(list(shape)) for shape in shapes),
-            )
-        return TensorDataset(*map(as_tensor, data))
-    if not hasattr(data, "__array__"):
-        return data  # type: ignore[no-any-return]
-    if name != "predict":
-        raise DTypeError(f"{name}: takes inputs with targets", got="one array", hint=f"{name}((x, y))")
-    return TensorDataset(as_tensor(data))
-
-
 def pair_of(name: str, batch: tuple[Any, ...]) -> tuple[Any, Any]:
     """Return the inputs and targets of a batch. Raises: DTypeError."""
+    if batch:
+        inputs_of(name, batch)
     if len(batch) != 2:
         raise DTypeError(
             f"{name}: a batch is a pair of inputs and targets", got=f"{len(batch)} parts",
             hint="several inputs are a tuple: ((a, b), y); a step of your own takes any batch",
         )  # fmt: skip
     return batch[0], batch[1]
+
+
+def inputs_of(name: str, batch: tuple[Any, ...]) -> Any:
+    """Return the inputs of a batch. Raises: DTypeError where they are numbers: one row, or its elements."""
+    leaves = [batch[0]] if batch and isinstance(batch[0], Tensor) else tree.leaves(batch[:1])
+    if leaves and all(isinstance(leaf, Tensor) and not leaf.ndim for leaf in leaves):
+        raise DTypeError(
+            f"{name}: takes arrays, a data set, or an iterable of batches of arrays",
+            got="numbers as a batch",
+            hint="np.asarray(numbers) is an array; st.data.DataLoader(samples, batch_size=32) makes batches",
+        )
+    return batch[0]
 
 
 def rows_of(batch: tuple[Any, ...]) -> int:

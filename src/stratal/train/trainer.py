@@ -18,7 +18,7 @@ from stratal.tensor.functions.shapes import concat
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.values.state import no_grad
 from stratal.train.callbacks import checked_callbacks
-from stratal.train.feeding import Batches, is_rows, pair_of, rows_of
+from stratal.train.feeding import Batches, inputs_of, is_rows, pair_of, rows_of
 from stratal.train.finite import NonFiniteError, called, non_finite_loss
 from stratal.train.history import History, Row, Running
 from stratal.train.measured import Given, MetricSet
@@ -270,7 +270,7 @@ class Trainer:
         """
         batches = self._batches("predict", data, batch_size)
         with _Evaluating(self.net):
-            found = [self._evaluated(batch[0], None)[0] for batch in batches.one_pass()]
+            found = [self._evaluated(inputs_of("predict", batch), None)[0] for batch in batches.one_pass()]
         if not found:
             raise AttributeValueError("predict: the data gave no batch")
         return tree.map(lambda *parts: concat(parts), *found)
