@@ -48,7 +48,8 @@ class SQLTable:
         names = _fetched(self._connection(), f"SELECT {wanted} FROM {table} WHERE 1 = 0", ())[0]
         self._names = names if self.columns is None else self.columns
         self._key_at = self._names.index(key) if key in self._names else len(self._names)
-        self._wanted = wanted if key in self._names else f"{wanted}, {key}"
+        self._wanted = wanted
+        self._keyed = wanted if key in self._names else f"{wanted}, {key}"
 
     def _all_keys(self) -> list[Any]:
         rows = _fetched(self._connection(), f"SELECT {self.key} FROM {self.table} ORDER BY {self.key}", ())[1]
@@ -82,27 +83,30 @@ class SQLTable:
         return dict(zip(self._names, columns, strict=False))
 
     def _rows(self, positions: Sequence[int]) -> list[Sequence[Any]]:
-        """Return rows, with their key at the end where it is no column. Raises: BadRowError."""
+        """Return rows, perhaps with their key at the end where it is no column. Raises: BadRowError."""
         asked, at = checked_positions(positions, len(self)), self._key_at
         if (span := span_of(asked)) is not None and len(asked) > 1:
-            keys = list(self._keys[span])
-            rows = self._selected("BETWEEN {} AND {}", (keys[0], keys[-1]))
-            if [row[at] for row in rows] == keys:
+            keys = self._keys[span]
+            dense = isinstance(keys, range)  # so many whole numbers between two are all of them
+            wanted = self._wanted if dense else self._keyed
+            rows = self._selected(wanted, "BETWEEN {} AND {}", (keys[0], keys[-1]))
+            if len(rows) == len(keys) and (dense or [row[at] for row in rows] == keys):
                 return rows
         keys = [self._keys[k] for k in asked.tolist()]
         found: dict[Any, Sequence[Any]] = {}
         for start in range(0, len(keys), _AT_ONCE):
             some = keys[start : start + _AT_ONCE]
-            found |= {row[at]: row for row in self._selected(f"IN ({', '.join(['{}'] * len(some))})", some)}
+            among = f"IN ({', '.join(['{}'] * len(some))})"
+            found |= {row[at]: row for row in self._selected(self._keyed, among, some)}
         for position, key in zip(asked.tolist(), keys, strict=True):
             if key not in found:
                 raise BadRowError(self.table, position, self.key, f"no row has {key!r} any more")
         return [found[key] for key in keys]
 
-    def _selected(self, condition: str, keys: Sequence[Any]) -> list[Sequence[Any]]:
-        """Return the rows whose key meets a condition, in the order of keys."""
+    def _selected(self, wanted: str, condition: str, keys: Sequence[Any]) -> list[Sequence[Any]]:
+        """Return columns of the rows whose key meets a condition, in the order of keys."""
         marked = condition.format(*(_MARKS[self._paramstyle].format(k) for k in range(1, len(keys) + 1)))
-        query = f"SELECT {self._wanted} FROM {self.table} WHERE {self.key} {marked} ORDER BY {self.key}"
+        query = f"SELECT {wanted} FROM {self.table} WHERE {self.key} {marked} ORDER BY {self.key}"
         named = {f"p{k}": key for k, key in enumerate(keys, 1)}
         parameters = named if self._paramstyle == "named" else list(keys)
         return _fetched(self._connection(), query, parameters)[1]
