@@ -16,10 +16,10 @@ from stratal.tensor.capture import compile as compile_function
 from stratal.tensor.capture.compiled import Compiled
 from stratal.tensor.functions.shapes import concat
 from stratal.tensor.tensor import Tensor
-from stratal.tensor.values.state import no_grad
 from stratal.train.callbacks import checked_callbacks
+from stratal.train.evaluation import Evaluating, MeanLoss, forward_of, modes_of, restore_modes
 from stratal.train.feeding import Batches, inputs_of, is_rows, pair_of, rows_of
-from stratal.train.finite import NonFiniteError, called, non_finite_loss
+from stratal.train.finite import NonFiniteError, non_finite_loss
 from stratal.train.history import History, Row, Running
 from stratal.train.measured import Given, MetricSet
 from stratal.train.progress import Progress
@@ -69,7 +69,7 @@ class Trainer:
             self.step = TrainingStep(net, loss, optimizer, self.options, compiled)
         elif step is not None and compiled and not isinstance(step, Compiled | TrainingStep):
             self.step = compile_function(step)
-        forward = _forward_of(net, loss, self.options)
+        forward = forward_of(net, loss, self.options)
         self._evaluated: Any = compile_function(forward) if compiled else forward
         self.epoch = 0  # how many are complete
         self.steps = 0  # updates of the optimizer
@@ -107,7 +107,7 @@ class Trainer:
             feeds["validation"] = self._batches("validation", validation, size)
         self._begin(feeds, checkpoints, resume)
         shown = Progress(progress, epochs)
-        modes = _modes(self.net)
+        modes = modes_of(self.net)
         if not self.net.training:
             self.net.train()
         try:
@@ -115,7 +115,7 @@ class Trainer:
                 self._fit_epoch(feeds, checkpoints, shown)
         finally:
             shown.close()
-            _restore_modes(modes)
+            restore_modes(modes)
             self._notify("on_fit_end")
             if checkpoints is not None:
                 checkpoints.wait()
@@ -249,27 +249,23 @@ class Trainer:
         return self._evaluate(self._batches("evaluate", data, batch_size))
 
     def _evaluate(self, batches: Batches) -> dict[str, Any]:
-        metrics, running = self.metrics.copies(), Running()
-        with _Evaluating(self.net):
+        metrics, found = self.metrics.copies(), MeanLoss()
+        with Evaluating(self.net):
             for batch in batches.one_pass():
                 x, y = pair_of(batches.name, batch)
-                outputs, loss = self._evaluated(x, y)
-                rows = rows_of(batch)
-                running.rows += rows
-                if loss is not None:
-                    running.loss += loss.item() * rows
+                outputs, loss, divisor = self._evaluated(x, y)
+                found.add(loss, divisor, rows_of(batch))
                 metrics.update(outputs, y)
-        if not running.rows:
+        if not found.rows:
             raise AttributeValueError(f"{batches.name}: the data gave no batch")
-        found = {} if self.loss is None else {"loss": running.mean_loss()}
-        return {**found, **metrics.results()}
+        return {**({} if self.loss is None else {"loss": found.mean()}), **metrics.results()}
 
     def predict(self, data: Any, *, batch_size: int | None = None) -> Any:
         """Return the net's outputs for all of `data`: an array of inputs, or batches, whose targets are left
         out.
         """
         batches = self._batches("predict", data, batch_size)
-        with _Evaluating(self.net):
+        with Evaluating(self.net):
             found = [self._evaluated(inputs_of("predict", batch), None)[0] for batch in batches.one_pass()]
         if not found:
             raise AttributeValueError("predict: the data gave no batch")
@@ -338,43 +334,6 @@ class Trainer:
     def __repr__(self) -> str:
         parts = [type(part).__name__ for part in (self.net, self.optimizer) if part is not None]
         return f"<Trainer of {', '.join(parts)}: {self.epoch} epochs, {self.steps} steps>"
-
-
-class _Evaluating:
-    """A block in which a net is in evaluation mode; each part is in its own mode again afterwards."""
-
-    def __init__(self, net: Module) -> None:
-        self.net = net
-
-    def __enter__(self) -> None:
-        self.modes = _modes(self.net)
-        self.net.eval()
-
-    def __exit__(self, *error: object) -> None:
-        _restore_modes(self.modes)
-
-
-def _modes(net: Module) -> list[tuple[Module, bool]]:
-    return [(part, part.training) for part in net.modules()]
-
-
-def _restore_modes(modes: Sequence[tuple[Module, bool]]) -> None:
-    for part, mode in modes:
-        if part.training is not mode:
-            part.training = mode
-
-
-def _forward_of(net: Module, loss: Loss | None, options: StepOptions) -> Callable[..., Any]:
-    """Return what evaluation calls for each batch. It knows no Trainer, whose counters change: a capture
-    that reads them would be made again in each epoch.
-    """
-
-    def forward(x: Any, y: Any) -> tuple[Any, Tensor | None]:
-        with no_grad(), options.cast():
-            outputs = called(net, x)
-            return outputs, None if y is None or loss is None else loss(outputs, y)
-
-    return forward
 
 
 def _step_options(options: Mapping[str, Any], step: Any) -> StepOptions:

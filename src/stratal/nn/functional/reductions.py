@@ -9,6 +9,7 @@ import numpy as np
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.tensor.functions.elementwise import clip
 from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.values.state import MODE
 
 
 def maybe_tensor(value: Any) -> Tensor | None:
@@ -23,7 +24,11 @@ def reduced(loss: Tensor, reduction: str, divisor: Any = None) -> Tensor:
     if reduction == "sum":
         return loss.sum()
     if reduction == "mean":
-        return loss.mean() if divisor is None else loss.sum() / divisor
+        if divisor is None:
+            return loss.mean()
+        if (noted := MODE.divisors) is not None:
+            noted.append(divisor)
+        return loss.sum() / divisor
     raise AttributeValueError("loss: reduction must be 'mean', 'sum' or 'none'", got=repr(reduction))
 
 

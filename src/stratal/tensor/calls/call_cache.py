@@ -68,7 +68,10 @@ def cached_call(function: Any) -> Any:
             SIGNALS.depth += 1
         try:
             mode = MODE.__dict__
-            if mode["trace"] is not None or mode["eager"] is not None or mode["autocast"] is not None:
+            if (
+                mode["trace"] is not None or mode["eager"] is not None or mode["autocast"] is not None
+                or mode["divisors"] is not None
+            ):  # fmt: skip
                 return function(*args, **kwargs)
             at_once = HERE.at_once is not False and mode["step"] is None
             if moved is not None and at_once and not kwargs:

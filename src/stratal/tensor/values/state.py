@@ -39,12 +39,13 @@ class _Mode(dict[str, Any]):
         eager: Callable[[Handle], None] | None  # how to compute a tensor as soon as it is made
         autocast: DType | None  # of products in mixed precision
         part: Part | None  # of the batch that the step under way sees; None where it sees all of it
+        divisors: list[Any] | None  # what losses divide by, noted where that is asked for
         step: dict[int, Any] | None  # cells the step under way changed, with what they held before, by id
     else:
         __slots__ = ()
         __dict__ = property(NOW.get)  # for who reads several: it costs less than one attribute
-        trace, grad, eager, autocast, part, step = map(
-            _field, ("trace", "grad", "eager", "autocast", "part", "step")
+        trace, grad, eager, autocast, part, divisors, step = map(
+            _field, ("trace", "grad", "eager", "autocast", "part", "divisors", "step")
         )
 
 
@@ -55,7 +56,7 @@ class Part:
         self.number: Final = number
 
 
-MODE = _Mode(trace=None, grad=True, eager=None, autocast=None, part=None, step=None)
+MODE = _Mode(trace=None, grad=True, eager=None, autocast=None, part=None, divisors=None, step=None)
 EPOCH = [object()]  # another one whenever a Python value may change that compiled functions have frozen
 
 
@@ -124,7 +125,7 @@ def _call_outside(handler: Callable[..., Any], number: int, frame: Any) -> None:
         handler(number, frame)
         return
     try:
-        NOW.set({**before, "trace": None, "step": None})
+        NOW.set({**before, "trace": None, "divisors": None, "step": None})
         handler(number, frame)
     finally:
         NOW.set(before)
