@@ -207,10 +207,22 @@ def called(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any
 def in_order(
     pool: Pool, work: Callable[[Any], Any], items: Iterable[Any], ahead: int, timeout: float
 ) -> Iterator[Any]:
-    """Yield `work(item)` in the order of items, which the reader's thread takes, `ahead` of them early."""
+    """Yield `work(item)` in the order of items, which the reader's thread takes, `ahead` of them early.
+
+    What taking an item raises is raised after the results of those before it.
+    """
     waiting: deque[Future[Any]] = deque()
+    taken = iter(items)
     try:
-        for item in items:
+        while True:
+            try:
+                item = next(taken)
+            except StopIteration:
+                break
+            except Exception:
+                while waiting:
+                    yield _result(waiting.popleft(), timeout)
+                raise
             waiting.append(pool.submit(work, item))
             if len(waiting) > ahead:
                 yield _result(waiting.popleft(), timeout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -148,6 +148,26 @@ def test_a_table_of_stages_says_where_time_goes() -> None:
     list(stream)
     assert stream.times is not None and stream.times.stages["1 read dict_keys"][0] == 1
     assert Pipeline(Rows()).times is None
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_good_batches_come_before_the_error_behind_them(workers: int) -> None:
+    def checked(x: int) -> bool:
+        if x == 13:
+            raise ValueError("no 13")
+        return True
+
+    def numbers() -> Iterator[int]:
+        yield from range(13)
+        raise ValueError("no 13")
+
+    for p in (
+        Pipeline(range(20)).filter(checked), Pipeline(range(20)).map(checked), Pipeline(numbers()),
+    ):  # fmt: skip
+        found = []
+        with pytest.raises(ValueError, match="no 13"):
+            found.extend(p.batch(4).prefetch(3, workers=workers))
+        assert len(found) == 3
 
 
 WRONG: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
