@@ -7,6 +7,7 @@ import json
 import sqlite3
 import sys
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -662,3 +663,46 @@ def test_row_numbers_of_sqlite_are_keys_that_need_not_be_read(tmp_path: Path) ->
     assert [row["id"] for row in SQLTable(connect, "plain", "id")][3:6] == [8, 10, 11]
     with pytest.raises(BadRowError, match="row 4, column 'id'"):
         table.columns_at(range(20))
+
+
+def test_bad_rows_of_text_files_name_the_line_an_editor_shows(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('k,s\n1,"two\nlines"\n\n?,x\n3,y\n!,z\n')
+    source = CSV(path, types={"k": int})
+    with pytest.raises(BadRowError, match=r"a\.csv:5: row 1, column 'k' cannot be read"):
+        source.columns_at(range(2))
+    found = Pipeline(source, on_error="collect").shuffle(4, seed=3)
+    assert len(list(found)) == 2 and sorted((bad.row, bad.line) for bad in found.bad_rows) == [(1, 5), (3, 7)]
+    found.bad_rows.reverse()
+    assert [source.records.line(str(path), k) for k in (3, 0, 1, 2, 0)] == [7, 2, 5, 6, 2]
+    error = copy(found.bad_rows[0])  # as a worker process hands it over
+    assert (error.row, error.column, error.line) == (found.bad_rows[0].row, "k", found.bad_rows[0].line)
+
+
+def test_blank_lines_of_json_are_empty_ones(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'  \n{"x": 1}\n\n \t \r\n {"x": 2} \n{"x"\n   ')
+    found = Pipeline(JSONLines(path), on_error="collect")
+    assert list(found) == [{"x": 1}, {"x": 2}] and [(b.row, b.line) for b in found.bad_rows] == [(2, 6)]
+    path.write_bytes(b"  \n\n")
+    assert len(JSONLines(path)) == 0
+
+
+def test_a_file_with_another_delimiter_is_told_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("heat;state\n1,5;ok\n2;worn\n")
+    for call in (lambda: CSV(path)[0], lambda: CSV(path, ["heat"]), lambda: CSV(path, types={"heat": float})):
+        with pytest.raises(st.StratalError, match="delimiter=';'"):
+            call()
+    assert CSV(path, delimiter=";")[0]["heat"] == "1,5"
+
+
+def test_lists_of_lists_of_unequal_lengths_spoil_no_other_row(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"v": [[[1, 2], [3, 4]], [[1, 2], [3]], None, [[5, 6], [7, 8]]]}), tmp_path / "l")
+    source = Parquet(tmp_path / "l")
+    assert source[0]["v"].tolist() == [[1, 2], [3, 4]] and source[2]["v"] is None
+    assert [part.tolist() for part in source[1]["v"]] == [[1, 2], [3]]
+    assert next(iter(DataLoader(source, batch_sampler=[[3, 0]])))["v"].shape == (2, 2, 2)
+    with pytest.raises(st.StratalError, match="'v'"):
+        next(iter(DataLoader(source, 2)))

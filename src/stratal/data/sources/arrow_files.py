@@ -20,7 +20,8 @@ _NUMBERS: Final = {  # Arrow's name of a type: NumPy's
 class Parquet(ColumnGroups):
     """The rows of Parquet files, one file after the other; reads row groups, and the named columns alone.
 
-    Numbers are NumPy's, of the column's type; texts are Python's, missing values None; lists are arrays.
+    Numbers are NumPy's, of the column's type; texts are Python's, missing values None; lists are arrays, and
+    lists of lists of unequal lengths are lists of arrays.
     Raises: MissingSourceError, FormatError for what is no Parquet file, MissingExtraError without pyarrow.
     """
 
@@ -151,4 +152,12 @@ def arrow_column(column: Any) -> Column:
         return np.frombuffer(buffer, dtype, len(column), column.offset * dtype.itemsize)
     if column.null_count == 0 and (kind == "bool" or kind.startswith(("date", "timestamp"))):
         return column.to_numpy(zero_copy_only=False)
-    return [np.asarray(v) if isinstance(v, list) else v for v in column.to_pylist()]
+    return [_array(v) if isinstance(v, list) else v for v in column.to_pylist()]
+
+
+def _array(values: list[Any]) -> Any:
+    """Return a list as an array; lists of unequal lengths as a list of arrays."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        return [_array(v) if isinstance(v, list) else v for v in values]

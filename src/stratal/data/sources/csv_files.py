@@ -44,9 +44,10 @@ class CSV(Rows):
         self._delimiter, self._encoding = delimiter, checked_encoding("CSV", encoding)
         self.records = TextRecords("CSV", paths, quotes=True, skip=0 if names is not None else 1)
         self._names = list(names) if names is not None else self._header()
-        self.columns = checked_columns(self.records.paths[0], columns, self._names)
+        self._advice = _delimited_otherwise(self._names, delimiter)
+        self.columns = checked_columns(self.records.paths[0], columns, self._names, self._advice)
         self.types: dict[str, Type] = dict(types or {})
-        checked_columns(self.records.paths[0], list(self.types), self._names)
+        checked_columns(self.records.paths[0], list(self.types), self._names, self._advice)
         self.types |= self._found_types([c for c in self.columns if c not in self.types])
         chosen = {name: self.types[name] for name in self.columns}
         self._parser = _Parser(self.records, self._names, chosen, delimiter, encoding)
@@ -100,7 +101,8 @@ class CSV(Rows):
     def _row_cells(self, path: str, number: int, record: bytes) -> dict[str, str]:
         cells = self._cells(path, number, record)
         if len(cells) != len(self._names):
-            raise BadRowError(path, number, None, f"{len(cells)} cells, {len(self._names)} columns")
+            told = f"{len(cells)} cells, {len(self._names)} columns"
+            raise BadRowError(path, number, None, f"{told}; {self._advice}" if self._advice else told)
         return dict(zip(self._names, cells, strict=True))
 
     def columns_at(self, positions: Sequence[int]) -> dict[str, Column]:
@@ -121,7 +123,7 @@ class CSV(Rows):
         found = self._parser.columns([data for _, _, data in records])
         if found is not None:
             return found
-        rows = [self.row(*record) for record in records]
+        rows = [self.numbered(*record) for record in records]
         return {name: [row[name] for row in rows] for name in self.columns}
 
     def _grouped(self) -> ColumnGroups:
@@ -152,6 +154,12 @@ class CSV(Rows):
             except (ValueError, TypeError) as error:
                 raise BadRowError(path, number, name, str(error) or repr(cells[name])) from None
         return made
+
+
+def _delimited_otherwise(names: Sequence[str], delimiter: str) -> str:
+    """Return what to do about a header that looks delimited by something else; else nothing."""
+    found = [mark for mark in ";\t|," if mark != delimiter and mark in names[0]] if len(names) == 1 else []
+    return f"the header has {found[0]!r}: delimiter={found[0]!r}" if found else ""
 
 
 class _Parser(NamedTuple):

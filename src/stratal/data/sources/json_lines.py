@@ -12,13 +12,13 @@ from stratal.data.sources.opening import Paths
 
 
 class JSONLines(Rows):
-    """The values of JSON lines files; with `columns`, objects with these alone.
+    """The values of JSON lines files; with `columns`, objects with these alone. Blank lines are none.
 
     Raises: MissingSourceError; BadRowError for a line that is no JSON, or an object without a column.
     """
 
     def __init__(self, paths: Paths, columns: Sequence[str] | None = None) -> None:
-        self.records = TextRecords("JSONLines", paths)
+        self.records = TextRecords("JSONLines", paths, blanks=True)
         self.columns = None if columns is None else list(columns)
 
     def row(self, path: str, number: int, record: bytes) -> Any:

@@ -10,29 +10,37 @@ from typing import Any, Final
 import numpy as np
 
 from stratal.base.errors import IndexOutOfRangeError
+from stratal.data.bad_rows import BadRowError
 from stratal.data.sources.opening import Paths, opening, paths_of
 
 Array = np.ndarray[Any, Any]
 _BLOCK: Final = 1 << 24  # bytes looked at at once
+_BLANKS: Final = b" \t\r"
 _NEWLINE, _QUOTE, _RETURN = b"\n"[0], b'"'[0], b"\r"[0]
 
 
 class TextRecords:
     """The records of files, as bytes, by position; empty lines are none.
 
-    With `quotes`, a line break within double quotes is part of its record, as in CSV. Files are read once to
-    find the records, 16 bytes each, and stay mapped: they must not change meanwhile.
+    With `quotes`, a line break within double quotes is part of its record, as in CSV; with `blanks`, lines of
+    spaces and tabs alone are empty. Files are read once to find the records, 16 bytes each, and stay mapped:
+    they must not change meanwhile.
     """
 
-    def __init__(self, what: str, paths: Paths, *, quotes: bool = False, skip: int = 0) -> None:
+    def __init__(
+        self, what: str, paths: Paths, *, quotes: bool = False, blanks: bool = False, skip: int = 0
+    ) -> None:
         self.paths = paths_of(what, paths)
         self._maps: list[mmap.mmap | bytes] = []
         self._spans: list[Array] = []
+        self._lines: dict[int, tuple[int, int]] = {}  # of each file: a record's first byte and its line
         self.heads: list[list[bytes]] = []  # the first `skip` records of each file, which are no rows
         for path in self.paths:
             with opening(path, what, OSError):
                 data = _mapped(path)
             spans = _records(data, quotes)
+            if blanks:
+                spans = _inked(data, spans)
             self._maps.append(data)
             self.heads.append([bytes(data[a:b]) for a, b in spans[:skip].tolist()])
             self._spans.append(spans[skip:])
@@ -56,6 +64,18 @@ class TextRecords:
             (self.paths[file], row, self._maps[file][start:stop])
             for file, row, (start, stop) in zip(files.tolist(), rows.tolist(), spans.tolist(), strict=True)
         ]
+
+    def line(self, path: str, row: int) -> int:
+        """Return the line of a file at which one of its records begins, from 1."""
+        file = self.paths.index(path)
+        data, end = self._maps[file], int(self._spans[file][row, 0])
+        known, line = self._lines.get(file, (0, 1))  # of the record that was asked for last
+        known, line = (known, line) if known <= end else (0, 1)
+        for start in range(known, end, _BLOCK):
+            block = np.frombuffer(data, np.uint8, min(_BLOCK, end - start), start)
+            line += int(np.count_nonzero(block == _NEWLINE))
+        self._lines[file] = end, line
+        return line
 
     @property
     def sizes(self) -> list[int]:
@@ -82,15 +102,23 @@ class Rows:
         """Return the row of a record."""
         raise NotImplementedError
 
+    def numbered(self, path: str, number: int, record: bytes) -> Any:
+        """Return the row of a record. Raises: BadRowError with the line of the file."""
+        try:
+            return self.row(path, number, record)
+        except BadRowError as error:
+            line = self.records.line(path, number)
+            raise BadRowError(path, number, error.column, error.reason, line) from None
+
     def __len__(self) -> int:
         return len(self.records)
 
     def __getitem__(self, index: int) -> Any:
-        return self.row(*self.records.at([int(index)])[0])
+        return self.numbered(*self.records.at([int(index)])[0])
 
     def __getitems__(self, positions: Sequence[int]) -> list[Any]:
         """Return several rows."""
-        return [self.row(*record) for record in self.records.at(positions)]
+        return [self.numbered(*record) for record in self.records.at(positions)]
 
     def __iter__(self) -> Iterator[Any]:
         return (self[k] for k in range(len(self)))
@@ -101,6 +129,16 @@ def _mapped(path: str) -> mmap.mmap | bytes:
         if os.fstat(file.fileno()).st_size == 0:
             return b""  # nothing to map
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _inked(data: mmap.mmap | bytes, spans: Array) -> Array:
+    """Return the spans that have more than blanks."""
+    if not len(spans):
+        return spans
+    first = np.frombuffer(data, np.uint8)[spans[:, 0]]
+    suspects = np.flatnonzero(np.isin(first, np.frombuffer(_BLANKS, np.uint8)))
+    blank = [k for k in suspects.tolist() if not data[spans[k, 0] : spans[k, 1]].strip(_BLANKS)]
+    return np.delete(spans, blank, 0)
 
 
 def _records(data: mmap.mmap | bytes, quotes: bool) -> Array:

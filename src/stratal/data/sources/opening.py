@@ -49,13 +49,15 @@ def paths_of(what: str, paths: Paths) -> list[str]:
     return found
 
 
-def checked_columns(what: str, wanted: Sequence[str] | None, there: Sequence[str]) -> list[str]:
+def checked_columns(
+    what: str, wanted: Sequence[str] | None, there: Sequence[str], hint: str = ""
+) -> list[str]:
     """Return the columns to read, all where none are named. Raises: AttributeValueError for others."""
     if wanted is None:
         return list(there)
     if unknown := [name for name in wanted if name not in there]:
         raise AttributeValueError(f"{what}: has no column {unknown[0]!r}", got=", ".join(there) or "none",
-                                  hint="columns=[...] takes those there are")  # fmt: skip
+                                  hint=hint or "columns=[...] takes those there are")  # fmt: skip
     return list(wanted)
 
 
