@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from itertools import zip_longest
+from typing import Any, Final, NamedTuple
 
 from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError
 from stratal.data import stages
@@ -35,6 +36,16 @@ Size = Callable[[int], int]
 ON_ERROR: Final = ("raise", "skip", "collect")
 
 
+class Step(NamedTuple):
+    """What a pipeline does with elements, how many that makes of a number of them, and what positions after
+    it count in, where it changes them or draws by them.
+    """
+
+    stage: Stage
+    size: Size | None
+    described: str = ""
+
+
 class Pipeline:
     """The elements of a data set, after steps; each step returns a new pipeline, each iteration is an epoch.
 
@@ -43,8 +54,8 @@ class Pipeline:
     `shard` is (rank, number of ranks): a rank gets its part of each batch, or, of elements that are in no
     batch, one in as many as there are ranks.
     `timed=True` notes in `times` where time goes; `print(pipeline.times)` shows a table of stages.
-    `state_dict` is a few numbers, those of the element that comes next, the same on all ranks; a pipeline of
-    the same steps goes on from there, with any number of workers and ranks.
+    `state_dict` is short: the position of the element that comes next, and the steps in which it counts, the
+    same on all ranks; a pipeline of the same steps goes on from there, with any number of workers and ranks.
     """
 
     def __init__(self, source: Any, *, on_error: str = "raise", timed: bool = False) -> None:
@@ -52,7 +63,7 @@ class Pipeline:
             raise AttributeValueError(f"Pipeline: on_error is one of {ON_ERROR}", got=repr(on_error))
         self.times = StageTimes() if timed else None
         self._source = _stream(source, self.times)
-        self._stages: tuple[tuple[Stage, Size | None], ...] = ()
+        self._stages: tuple[Step, ...] = ()
         self._positional = isinstance(self._source, Positions)  # elements are those of positions, one by one
         self._batched = False
         self._workers = WorkerOptions()
@@ -63,7 +74,7 @@ class Pipeline:
         self._resumed = False
         if on_error != "raise":
             note = self.bad_rows.append if on_error == "collect" else _forget
-            self._stages = ((stages.good(note), None),)
+            self._stages = (Step(stages.good(note), None),)
             self._positional = False
 
     def map(self, function: Callable[..., Any], *, seed: int | None = None) -> Pipeline:
@@ -72,12 +83,13 @@ class Pipeline:
         `rng` is a NumPy generator that depends on seed, epoch and position alone.
         """
         timed = self._timed(f"map {name_of(function)}", function)
-        return self._then(stages.mapped(timed, seed), _same, positional=self._positional)
+        described = "" if seed is None else f"map(seed={seed})"
+        return self._then(stages.mapped(timed, seed), _same, described, positional=self._positional)
 
     def filter(self, predicate: Callable[[Any], Any]) -> Pipeline:
         """Leave out the elements for which a predicate does not hold. Each rank asks it of all elements."""
         timed = self._timed(f"filter {name_of(predicate)}", predicate)
-        return self._then(stages.filtered(timed), None)
+        return self._then(stages.filtered(timed), None, "filter")
 
     def shuffle(self, window: int | None = None, *, seed: int = 0) -> Pipeline:
         """Change the order: of all elements, or within windows of elements that follow each other.
@@ -86,7 +98,8 @@ class Pipeline:
         Raises: CallOrderError where it does.
         """
         if window is not None:
-            return self._then(stages.shuffled(positive("shuffle", window, "window"), seed), _same)
+            stage = stages.shuffled(positive("shuffle", window, "window"), seed)
+            return self._then(stage, _same, f"shuffle({window}, seed={seed})")
         if not self._positional or not isinstance(self._source, Positions) or self._source.seed is not None:
             raise CallOrderError(
                 "shuffle: without a window it takes a data set with a length, after no step but map",
@@ -107,7 +120,10 @@ class Pipeline:
         positive("batch", size, "a size")
         made = self._timed("batch", collate if pad is None else Padded(pad, None, collate))
         stage = stages.batched(size, drop_last, made)
-        return self._then(stage, lambda n: n // size + bool(n % size and not drop_last), batched=True)
+        described = f"batch({size}{', drop_last' if drop_last else ''})"
+        return self._then(
+            stage, lambda n: n // size + bool(n % size and not drop_last), described, batched=True
+        )
 
     def bucket(
         self, size: int, key: Callable[[Any], Any], *, window: int, drop_last: bool = False, pad: Any = None,
@@ -118,7 +134,8 @@ class Pipeline:
             raise AttributeValueError("bucket: a window holds at least a batch", got=f"{window} < {size}")
         padded = self._timed("bucket", collate if pad is None else Padded(pad, None, collate))
         stage = stages.bucketed(size, key, window, drop_last, padded)
-        return self._then(stage, None, batched=True)
+        described = f"bucket({size}, window={window}{', drop_last' if drop_last else ''})"
+        return self._then(stage, None, described, batched=True)
 
     def pad(self, length: int, fields: Any = 0) -> Pipeline:
         """Pad arrays to a length along axis 0: of every element, or the fields of {field: value}."""
@@ -166,11 +183,12 @@ class Pipeline:
         return _joined(stream, given, given[0]._batched)
 
     def _then(
-        self, stage: Stage | None, size: Size | None, *, positional: bool = False, batched: bool = False
-    ) -> Pipeline:
+        self, stage: Stage | None, size: Size | None, described: str = "", *, positional: bool = False,
+        batched: bool = False,
+    ) -> Pipeline:  # fmt: skip
         """Return a pipeline with one stage more."""
         made = self._over(self._source, batched or self._batched)
-        made._stages = self._stages if stage is None else (*self._stages, (stage, size))
+        made._stages = self._stages if stage is None else (*self._stages, Step(stage, size, described))
         made._positional = positional
         return made
 
@@ -235,11 +253,25 @@ class Pipeline:
         return [held[0].part(rank, ranks) if ranks > 1 and isinstance(held[0], Batch) else held[0]]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the pipeline stands: the epoch, and the position of the element that comes next."""
-        return {"epoch": self.epoch, "next": None if self._next is None else list(self._next)}
+        """Return where the pipeline stands: the epoch, the position of the element that comes next in it, and
+        the steps in which that counts.
+        """
+        if self._next is None:
+            return {"epoch": self.epoch, "next": None}
+        return {"epoch": self.epoch, "next": list(self._next), "of": _Steps(self).described()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go where another pipeline of the same steps stood; the next iteration goes on from there."""
+        """Go where another pipeline of the same steps stood; the next iteration goes on from there.
+
+        Raises: AttributeValueError where that is in an epoch of other steps, which it names.
+        """
+        now = _Steps(self).described()
+        for there, here in zip_longest(state.get("of", now), now, fillvalue="nothing"):
+            if there != here:
+                raise AttributeValueError(
+                    "Pipeline: an epoch goes on in the steps it began with", got=f"{here} for {there}",
+                    hint="change it between epochs",
+                )  # fmt: skip
         self.epoch = state["epoch"]
         self._next = None if state["next"] is None else Exact(*state["next"])
         self._resumed = True
@@ -253,15 +285,18 @@ class _Steps:
 
     def open(self, run: Run, mark: Mark) -> Iterator[Element]:
         elements = self.source.open(run, mark)
-        for stage, _ in self.stages:
-            elements = stage(elements, run)
+        for step in self.stages:
+            elements = step.stage(elements, run)
         return elements
 
     def count(self) -> int | None:
         count = self.source.count()
-        for _, size in self.stages:
-            count = None if count is None or size is None else size(count)
+        for step in self.stages:
+            count = None if count is None or step.size is None else step.size(count)
         return count
+
+    def described(self) -> list[str]:
+        return [*self.source.described(), *(step.described for step in self.stages if step.described)]
 
 
 def _value(step: tuple[Exact, list[Any]]) -> tuple[Exact, list[Any]]:

@@ -48,6 +48,10 @@ class Stream(Protocol):
         """Return how many elements an epoch has; None where that is not known."""
         ...
 
+    def described(self) -> list[str]:
+        """Return what its marks count in: where that differs, a mark of another stream is none of it."""
+        ...
+
 
 class Exact(NamedTuple):
     """A position in a stream: `skip` elements after the one with the mark `at` (None: the first)."""
@@ -103,6 +107,10 @@ class Positions:
     def count(self) -> int:
         return len(self.dataset)
 
+    def described(self) -> list[str]:
+        order = [] if self.seed is None else [f"shuffle(seed={self.seed})"]
+        return [f"{len(self.dataset)} rows", *order]
+
 
 class Iterated:
     """The elements of an iterable; a position is found by reading up to it."""
@@ -121,11 +129,20 @@ class Iterated:
                 hint="give an object whose __iter__ begins anew",
             )  # fmt: skip
         self._begun = True
-        for position, row in enumerate(islice(self._reading(rows), mark or 0, None), mark or 0):
+        read, start = self._reading(rows), mark or 0
+        if (again := sum(1 for _ in islice(read, start))) < start:
+            raise AttributeValueError(
+                "Pipeline: an iterable has the elements that it had when the epoch began",
+                got=f"{again}, of at least {start + 1}", hint="change it between epochs",
+            )  # fmt: skip
+        for position, row in enumerate(read, start):
             yield position, Record((row,), 0)
 
     def count(self) -> int | None:
         return len(self.iterable) if isinstance(self.iterable, Sized) else None
+
+    def described(self) -> list[str]:
+        return ["an iterable"]
 
 
 class Repeated:
@@ -150,6 +167,9 @@ class Repeated:
         once = self.stream.count()
         return None if once is None or self.times is None else once * self.times
 
+    def described(self) -> list[str]:
+        return [*self.stream.described(), f"repeat({'' if self.times is None else self.times})"]
+
 
 class Zipped:
     """The elements of several streams side by side, as long as all have some."""
@@ -166,6 +186,9 @@ class Zipped:
     def count(self) -> int | None:
         counts = [s.count() for s in self.streams]
         return None if None in counts else min(c for c in counts if c is not None)
+
+    def described(self) -> list[str]:
+        return [f"zip({_side_by_side(self.streams)})"]
 
 
 class Mixed:
@@ -209,3 +232,10 @@ class Mixed:
     def count(self) -> int | None:
         counts = [s.count() for s in self.streams]
         return None if None in counts else sum(c for c in counts if c is not None)
+
+    def described(self) -> list[str]:
+        return [f"mix({_side_by_side(self.streams)}, weights={self.weights}, seed={self.seed})"]
+
+
+def _side_by_side(streams: Sequence[Stream]) -> str:
+    return ", ".join(f"[{', '.join(stream.described())}]" for stream in streams)

@@ -298,7 +298,7 @@ def check_order(
         before, state = run_ranks(made, ranks[0], steps, start)
         if state is None:
             continue  # the epoch ended with fewer elements than ranks
-        assert len(state) < 300
+        assert len(state) < 400
         ended = json.loads(state)["epoch"] != epoch
         after = [] if ended else run_ranks(made, ranks[1], None, state)[0]
         assert flat(before) + flat(after) == flat(expected)
@@ -331,6 +331,60 @@ def test_a_pipeline_resumes_after_any_element_reading_few_again(shape: str, end:
         resumed = made()
         resumed.load_state_dict(json.loads(json.dumps(p.state_dict())))
         assert list(resumed) == expected[steps:]
+
+
+OTHERS: dict[str, tuple[Callable[[], Pipeline], Callable[[], Pipeline], str]] = {
+    "another seed": (
+        lambda: Pipeline(range(30)).shuffle(seed=1), lambda: Pipeline(range(30)).shuffle(seed=2),
+        r"shuffle\(seed=2\) for shuffle\(seed=1\)",
+    ),
+    "no shuffle": (
+        lambda: Pipeline(range(30)).shuffle(seed=1), lambda: Pipeline(range(30)),
+        r"nothing for shuffle\(seed=1\)",
+    ),
+    "fewer rows": (lambda: Pipeline(range(30)), lambda: Pipeline(range(29)), "29 rows for 30 rows"),
+    "another batch size": (
+        lambda: Pipeline(range(30)).batch(4), lambda: Pipeline(range(30)).batch(5),
+        r"batch\(5\) for batch\(4\)",
+    ),
+    "another window": (
+        lambda: Pipeline(range(30)).shuffle(5, seed=1).filter(_odd),
+        lambda: Pipeline(range(30)).shuffle(6, seed=1).filter(_odd),
+        r"shuffle\(6, seed=1\) for shuffle\(5, seed=1\)",
+    ),
+    "other changes": (
+        lambda: Pipeline(range(30)).map(lambda x, rng: x, seed=1),
+        lambda: Pipeline(range(30)).map(lambda x, rng: x, seed=2), r"map\(seed=2\) for map\(seed=1\)",
+    ),
+    "another mix": (
+        lambda: Pipeline.mix([Pipeline(range(30)), Pipeline(range(9))], seed=1),
+        lambda: Pipeline.mix([Pipeline(range(30)), Pipeline(range(8))], seed=1), r"\[8 rows\].*\[9 rows\]",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_an_epoch_does_not_go_on_in_other_steps(case: str) -> None:
+    first, other, named = OTHERS[case]
+    p = first()
+    next(iter(p))
+    state = json.loads(json.dumps(p.state_dict()))
+    with pytest.raises(AttributeValueError, match=named):
+        other().load_state_dict(state)
+    first().map(str).prefetch().load_state_dict(state)  # what changes no position
+    list(p)
+    other().load_state_dict(p.state_dict())  # between epochs
+
+
+def test_an_iterable_that_is_shorter_than_it_was_is_refused() -> None:
+    p = Pipeline(dict.fromkeys(range(9)).keys())
+    elements = iter(p)
+    for _ in range(5):
+        next(elements)
+    shorter = Pipeline(dict.fromkeys(range(3)).keys())
+    shorter.load_state_dict(p.state_dict())
+    with pytest.raises(AttributeValueError, match="3, of at least 5"):
+        list(shorter)
 
 
 def test_a_resume_in_a_long_epoch_reads_no_more_than_a_window() -> None:
