@@ -15,27 +15,32 @@ from stratal.data.sources.opening import required
 
 Array = np.ndarray[Any, Any]
 EXTENSIONS: Final = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-MODES: Final = {"L": 1, "RGB": 3, "RGBA": 4}
+MODES: Final = {"L": np.uint8, "RGB": np.uint8, "RGBA": np.uint8, "I": np.int32, "F": np.float32}
+_EXACT: Final = 1 << 24  # whole numbers up to here are float32's
+_ORIENTATION: Final = 0x0112  # the tag of EXIF
 
 
 class ImageFolder:
-    """Images and classes: element k is (uint8 [channels, height, width], the number of the class).
+    """Images and classes: element k is (pixels [channels, height, width], the number of the class).
 
     Classes are the folders in `root`, sorted by name; images are all below, sorted by path. `size` is
-    (height, width) to scale to (bilinear), `mode` one of L, RGB, RGBA.
+    (height, width) to scale to (bilinear). `mode` is one of L, RGB and RGBA (uint8), I (grey, int32) and F
+    (grey, float32): grey images of 16 and 32 bits take I or F, those of floats F. Images are turned upright
+    as their EXIF data says, as viewers do; with `exif_transpose=False` they stay as they are stored, as
+    torchvision and Keras have them.
     Raises: MissingSourceError, FormatError for a folder without images, MissingExtraError without pillow;
-    BadRowError for an image that cannot be read.
+    BadRowError for an image that cannot be read, or whose pixels the mode does not hold.
     """
 
     def __init__(
         self, root: str | os.PathLike[str], *, size: tuple[int, int] | None = None, mode: str = "RGB",
-        extensions: Sequence[str] = EXTENSIONS,
+        exif_transpose: bool = True, extensions: Sequence[str] = EXTENSIONS,
     ) -> None:  # fmt: skip
-        self._pillow = required("PIL.Image", "images")
+        self._pillow, self._ops = required("PIL.Image", "images"), required("PIL.ImageOps", "images")
         if mode not in MODES:
             raise AttributeValueError(f"ImageFolder: mode is one of {', '.join(MODES)}", got=repr(mode))
         self.classes, self.samples = class_folders("ImageFolder", root, extensions)
-        self.size, self.mode = size, mode
+        self.size, self.mode, self.exif_transpose = size, mode, exif_transpose
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -44,12 +49,35 @@ class ImageFolder:
         path, label = self.samples[index]
         try:
             with self._pillow.open(path) as image:
-                made = image.convert(self.mode)
+                made = _converted(self._upright(image), self.mode)
                 if self.size is not None:
                     made = made.resize(self.size[::-1], self._pillow.Resampling.BILINEAR)
-                pixels = np.array(made, np.uint8)
+                pixels = np.array(made, MODES[self.mode])
         except (OSError, ValueError, SyntaxError, self._pillow.DecompressionBombError) as error:
             reason = str(error) or type(error).__name__
             raise BadRowError(path, index % len(self), None, reason) from None
         rows = pixels if pixels.ndim == 3 else pixels[:, :, None]
         return np.ascontiguousarray(rows.transpose(2, 0, 1)), label
+
+    def _upright(self, image: Any) -> Any:
+        """Return an image as its EXIF data says that it was meant to be seen."""
+        try:
+            stored = not self.exif_transpose or image.getexif().get(_ORIENTATION, 1) == 1
+        except Exception:  # damaged data beside the pixels, of which pillow's readers raise anything
+            stored = True
+        return image if stored else self._ops.exif_transpose(image)
+
+
+def _converted(image: Any, mode: str) -> Any:
+    """Return an image of a mode. Raises: ValueError where pixels would be cut off or rounded."""
+    given = image.mode
+    if given == mode:
+        return image
+    deep = given.startswith("I")  # I, I;16, I;16B: grey of more than 8 bits
+    if (deep and mode not in ("I", "F")) or (given == "F" and mode != "F"):
+        named = "mode='F'" if given == "F" else "mode='I' or 'F'"
+        raise ValueError(f"pixels of mode {given} are cut off in {mode}; {named} holds them")
+    whole = image.convert("I") if deep else image
+    if given == "I" and max(map(abs, whole.getextrema())) > _EXACT:
+        raise ValueError("pixels beyond 2^24 are rounded in mode F; mode='I' holds them")
+    return whole.convert(mode)
