@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import stratal as st
@@ -121,6 +122,35 @@ def test_floats_have_the_dtype_of_pythons(tmp_path: Path) -> None:
         finally:
             st.set_default_dtype("float32")
         assert batch["v"].dtype.name == dtype and batch["v"].tolist() == expected["v"].tolist()
+
+
+@pytest.mark.parametrize("arrow", [True, False])
+def test_whole_numbers_beside_empty_cells_are_exact_or_refused(
+    arrow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if arrow:
+        pytest.importorskip("pyarrow")
+    else:
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+    path = tmp_path / "ids.csv"
+    for cell in ("16777216", "-33554432", "7", "nan", "1.5", "16777217.0", "inf", "9007199254740992"):
+        path.write_text("k,v\n" + "1,2\n,3\n" * 500 + f"{cell},4\n")  # behind those that types are found in
+        (batch,) = Pipeline(CSV(path)).batch(2000)
+        assert repr(batch["k"].tolist()[-1]) == repr(float(np.float32(float(cell))))
+        assert repr(batch["k"].tolist()[:2]) == "[1.0, nan]"
+    for cell in ("16777217", "-9007199254740993", "1" + 400 * "0"):
+        path.write_text(f"k,v\n1,2\n,3\n{cell},4\n")
+        for read in (CSV(path).__getitem__, lambda k: CSV(path).columns_at(range(k + 1))):
+            with pytest.raises(BadRowError, match="row 2, column 'k'") as caught:
+                read(2)
+            assert "is not exact in float32" in caught.value.reason
+        assert CSV(path, types={"k": str})[2]["k"] == cell
+    st.set_default_dtype("float64")
+    try:
+        path.write_text("k,v\n1,2\n,3\n16777217,4\n")
+        assert CSV(path).columns_at(range(3))["k"].tolist()[2] == 16777217
+    finally:
+        st.set_default_dtype("float32")
 
 
 def test_records_across_blocks_and_longer_than_one_are_read(

@@ -23,6 +23,7 @@ import numpy as np
 from stratal.base.dtypes import as_dtype
 from stratal.data.sources.columns import Column
 
+Array = np.ndarray[Any, Any]
 Type = Callable[[str], Any]
 
 
@@ -42,8 +43,33 @@ def whole(cell: str) -> int:
     return int(cell)
 
 
+def whole_or_missing(cell: str) -> float:
+    """Return a cell of a column of whole numbers of which some are missing: NaN where it is empty.
+
+    Raises: ValueError for whole numbers that batches would round.
+    """
+    try:
+        exact = whole(cell)
+    except ValueError:
+        return number(cell)
+    if abs(exact) > _SMALL:
+        dtype = as_dtype(float)
+        with np.errstate(over="ignore"):
+            rounded = float(np.float64(exact).astype(dtype.np)) if abs(exact) <= _LARGEST else math.inf
+        if rounded != exact:
+            raise ValueError(f"{cell!r} is not exact in {dtype.name}, which columns with empty cells have; "
+                             "types={column: function} reads them in another way")  # fmt: skip
+    return float(exact)
+
+
+def whole_or_empty(cell: str) -> int | None:
+    """Return a cell as an integer, None where it is empty. Raises: ValueError."""
+    return whole(cell) if cell.strip() else None
+
+
 _BLOCK: Final = 1 << 20  # bytes a thread of Arrow's parses at once; a longer record is left to Python
-_FLOATS: Final = (float, number)
+FLOATS: Final = (float, number, whole_or_missing)
+_SMALL, _LARGEST = 1 << 8, 1 << 53  # whole numbers up to here are those of every float, and of float64
 _INTEGERS: Final = (int, whole)
 
 
@@ -88,19 +114,21 @@ def _is_utf8(text: bytes) -> bool:
 
 
 def _arrow_type(arrow: Any, kind: Type, hexadecimal: bool) -> Any:
-    if kind in _FLOATS:
+    if kind in FLOATS:
         return arrow.float64()
     return arrow.int64() if kind in _INTEGERS and not hexadecimal else arrow.string()
 
 
 def _from_arrow(arrow: Any, column: Any, kind: Type) -> Column | None:
     """Return a column of Arrow's as that of a type; None where it has a cell that the type does not take."""
-    if kind in _FLOATS:
+    if kind in FLOATS:
         if column.null_count and kind is float:
             return None
         found = column.fill_null(math.nan) if column.null_count else column
+        numbers = _buffer(found, np.float64)
         with np.errstate(over="ignore"):
-            return _buffer(found, np.float64).astype(as_dtype(float).np)
+            batched = numbers.astype(as_dtype(float).np)
+        return None if kind is whole_or_missing and _rounds_whole(numbers, batched) else batched
     if kind in _INTEGERS:
         if column.type != arrow.int64():
             if any("x" in cell or "X" in cell for cell in column.to_pylist()):
@@ -110,7 +138,14 @@ def _from_arrow(arrow: Any, column: Any, kind: Type) -> Column | None:
     return column.to_pylist() if kind is str else list(map(kind, column.to_pylist()))
 
 
-def _buffer(column: Any, dtype: Any) -> np.ndarray[Any, Any]:
+def _rounds_whole(numbers: Array, batched: Array) -> bool:
+    """Return whether some float64 may be whole numbers that others round; their cells tell."""
+    with np.errstate(invalid="ignore"):
+        rounded = (batched != numbers) | (np.abs(numbers) >= _LARGEST)  # which is also what 2^53 + 1 reads as
+        return bool((rounded & (numbers == np.trunc(numbers))).any())
+
+
+def _buffer(column: Any, dtype: Any) -> Array:
     """Return the numbers of an Arrow array of 8 bytes each."""
     return np.frombuffer(column.buffers()[1], dtype, len(column), 8 * column.offset)
 
@@ -150,9 +185,10 @@ def _split(text: str, count: int, width: int, delimiter: str) -> Sequence[Sequen
 
 def _from_cells(cells: Sequence[str], kind: Type, underscores: bool) -> Column:
     """Return a column of cells. Raises: ValueError, TypeError for one that the type does not take."""
-    if kind in _FLOATS:
+    if kind in FLOATS:
         try:
-            numbers = list(map(kind if underscores else float, cells))
+            exact = underscores or kind is whole_or_missing
+            numbers = list(map(kind if exact else float, cells))
         except ValueError:
             numbers = list(map(kind, cells))  # some are empty
         with np.errstate(over="ignore"):

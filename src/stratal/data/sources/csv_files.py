@@ -13,7 +13,16 @@ from stratal.base.errors import FormatError
 from stratal.data.bad_rows import BadRowError
 from stratal.data.shuffle import span_of
 from stratal.data.sources.columns import CACHE_BYTES, Column, ColumnGroups, checked_positions
-from stratal.data.sources.csv_columns import Type, arrow_columns, cell_columns, number, whole
+from stratal.data.sources.csv_columns import (
+    FLOATS,
+    Type,
+    arrow_columns,
+    cell_columns,
+    number,
+    whole,
+    whole_or_empty,
+    whole_or_missing,
+)
 from stratal.data.sources.lines import Rows, TextRecords
 from stratal.data.sources.opening import Paths, checked_columns, checked_encoding
 
@@ -30,7 +39,8 @@ class CSV(Rows):
 
     The first line of each file names the columns, unless `names` does. `types` are functions of a cell's
     text, such as int, float and str; a column that is not named there has the first of int, float and str
-    that takes all cells of the first 1,000 rows. Empty cells of floats are NaN.
+    that takes all cells of the first 1,000 rows. Empty cells of floats are NaN; whole numbers beside empty
+    cells are floats, too, and refused where those would round them.
     Batches of columns are parsed by groups of rows, which stay in memory up to `cache_bytes`.
     Raises: MissingSourceError, FormatError for no header or one that differs, BadRowError for a row with
     more or fewer cells, or a cell that its type does not take.
@@ -51,7 +61,7 @@ class CSV(Rows):
         self.types |= self._found_types([c for c in self.columns if c not in self.types])
         chosen = {name: self.types[name] for name in self.columns}
         self._parser = _Parser(self.records, self._names, chosen, delimiter, encoding)
-        row_bytes = sum(4 if kind in (float, number) else 64 for kind in chosen.values())
+        row_bytes = sum(4 if kind in FLOATS else 64 for kind in chosen.values())
         self._fits = row_bytes * len(self) <= cache_bytes
         self._cache_bytes = cache_bytes
         self._groups, self._float = self._grouped(), as_dtype(float)
@@ -77,7 +87,8 @@ class CSV(Rows):
     def _found_types(self, columns: Sequence[str]) -> dict[str, Type]:
         """Return int, float or str for columns, by their first rows; rows that are bad do not count."""
         left = dict.fromkeys(columns, 0)
-        kinds: list[Type] = [whole, number, str]
+        kinds: list[Type] = [whole, whole_or_empty, number, str]
+        reads: list[Type] = [whole, whole_or_missing, number, str]
         for record in self.records.at(range(min(_LOOKED_AT, len(self.records)) if columns else 0)):
             try:
                 cells = self._row_cells(*record)
@@ -86,7 +97,7 @@ class CSV(Rows):
             for name in columns:
                 while not _takes(kinds[left[name]], cells[name]):
                     left[name] += 1
-        return {name: kinds[k] for name, k in left.items()}
+        return {name: reads[k] for name, k in left.items()}
 
     def _cells(self, path: str, number: int, record: bytes) -> list[str]:
         try:
