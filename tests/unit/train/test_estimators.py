@@ -11,7 +11,7 @@ import pytest
 
 import stratal.train
 from stratal import nn, optim
-from stratal.base.errors import MissingExtraError
+from stratal.base.errors import MissingExtraError, StratalError
 
 pytest.importorskip("sklearn", minversion="1.6")
 
@@ -19,6 +19,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.estimator_checks import check_estimator
 
 from stratal.train import Classifier, Regressor
@@ -71,6 +72,66 @@ def test_the_net_the_optimizer_and_the_trainers_options_are_ones_own() -> None:
     ).fit(X, Y)
     assert isinstance(model.net_[0], nn.BatchNorm1d) and len(model.history_) == 8
     assert model.score(X, Y) > 0.85
+
+
+@pytest.mark.parametrize("kind", [Classifier, Regressor])
+def test_whole_weights_repeat_rows_and_leave_those_of_weight_zero_out_in_any_order(kind: type) -> None:
+    weights = RNG.integers(0, 3, 120)
+    targets = Y if kind is Classifier else X[:, 0] * 100
+    repeated = kind(**SMALL, epochs=2).fit(np.repeat(X, weights, 0), np.repeat(targets, weights, 0))
+    order = RNG.permutation(120)
+    weighed = kind(**SMALL, epochs=2).fit(X[order], targets[order], sample_weight=weights[order])
+    assert np.array_equal(repeated.predict(X), weighed.predict(X))
+    assert repeated.history_[-1]["loss"] == weighed.history_[-1]["loss"]
+
+
+@pytest.mark.parametrize("kind", [Classifier, Regressor])
+def test_weights_that_are_no_counts_multiply_losses_and_their_scale_is_of_no_matter(kind: type) -> None:
+    x = X / [1, 10, 100, 1]
+    first = x[:, 0] > 0
+    targets = np.where(first, "a", "b") if kind is Classifier else np.where(first, x[:, 1], -x[:, 1])
+    weights = np.where(first, 1.0, 1e-6)
+    model = kind(hidden=(16,), epochs=40, lr=0.02, random_state=0)
+    found = model.fit(x, targets, sample_weight=weights).predict(x)
+    if kind is Classifier:
+        assert (found == "a").mean() > 0.9
+    else:
+        assert np.abs(found - targets)[first].mean() < 0.3 < np.abs(found - targets)[~first].mean()
+    other = clone(model).fit(x, targets, sample_weight=weights * 4).predict(x)
+    assert np.array_equal(found, other)
+
+
+def test_weights_of_classes_are_those_of_scikit_learn() -> None:
+    x = X / [1, 10, 100, 1]
+    rare = np.where(np.arange(120) % 10 == 0, "rare", "often")
+    plain = Classifier(**SMALL, epochs=5).fit(x, rare)
+    balanced = Classifier(**SMALL, epochs=5, class_weight="balanced").fit(x, rare)
+    share = compute_class_weight("balanced", classes=plain.classes_, y=rare)
+    by_name = clone(plain).set_params(class_weight=dict(zip(plain.classes_, share, strict=True))).fit(x, rare)
+    by_row = clone(plain).fit(x, rare, sample_weight=np.where(rare == "rare", share[1], share[0]))
+    assert np.array_equal(balanced.predict_proba(x), by_name.predict_proba(x))
+    assert np.array_equal(balanced.predict_proba(x), by_row.predict_proba(x))
+    assert balanced.predict_proba(x)[:, 1].mean() > plain.predict_proba(x)[:, 1].mean() + 0.1
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.zeros(120), "not all weights"), (-np.ones(120), "negative"),
+        (np.ones(7), "sample_weight"), (np.full(120, np.nan), "NaN"),
+    ],
+)  # fmt: skip
+def test_weights_that_make_no_sense_are_refused(weights: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"(?i){message}"):
+        Classifier(**SMALL, epochs=1).fit(X, Y, sample_weight=weights)
+
+
+def test_metrics_among_the_options_see_targets_and_no_weights() -> None:
+    options = {"metrics": {"sum": lambda out, y: out.sum() + y.sum()}}
+    model = Classifier(**SMALL, epochs=1, options=options).fit(X, Y)
+    assert "sum" in model.history_[0]
+    with pytest.raises(StratalError, match="metrics take no weights"):
+        model.set_params(class_weight="balanced").fit(X, Y)
 
 
 @pytest.mark.slow
