@@ -67,6 +67,11 @@ def micro_batched(graph: Graph, count: int, lower_of: LowerOf) -> Graph:
     parts = BatchParts(graph, batch, count, lower_of)
     if not parts.combined:
         raise NotSplit("nothing is summed over the batch", graph.roots[0])
+    return in_parts(parts)
+
+
+def in_parts(parts: BatchParts) -> Graph:
+    """Return the graph of an analysis that computes its parts in a loop. Raises: NotSplit."""
     return _Body(parts).graph()
 
 
@@ -94,7 +99,7 @@ class _Body:
             elif node in parts.axis:
                 self._new[node] = self._made(node, self._operands(node))
         stacked = [r for r in dict.fromkeys(graph.roots) if r in parts.axis and r not in parts.before]
-        starts, carries, following = zip(*combined.values(), strict=True)
+        starts, carries, following = zip(*combined.values(), strict=True) if combined else ((), (), ())
         inputs = [*carries, *self._rows.values(), *self._whole.values(), self.index]
         body = Graph(inputs, [*following, *(self._new[r] for r in stacked)], name=f"{graph.name} part")
         b = Builder()

@@ -23,6 +23,7 @@ from stratal.base.fallback import skippable, unchanged
 from stratal.graph.graph import Graph
 from stratal.optimize.online.identities import factored, reassociated, without_shifts
 from stratal.optimize.online.passes import in_blocks
+from stratal.optimize.online.row_blocks import in_row_blocks
 from stratal.optimize.online.scores import scores_of
 from stratal.optimize.online.views import squeezed, unfolded
 from stratal.optimize.ranges import use_ranges
@@ -45,6 +46,11 @@ def use_online_forms(graph: Graph) -> Graph:
     least = _least_bytes()
     if least is None or not any(n.op.name == "contract" and n.aval.nbytes >= least for n in graph.nodes):
         return graph
+    return in_row_blocks(_in_passes(graph, least), least)
+
+
+def _in_passes(graph: Graph, least: int) -> Graph:
+    """Compute scores whose blocks of columns can be added up."""
     simple = rewrite_graph(graph, lambda node: squeezed(node) or unfolded(node, least))
     if not scores_of(simple, least):
         return graph

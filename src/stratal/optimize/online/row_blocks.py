@@ -1,0 +1,208 @@
+"""Products too large to be stored, some rows at a time: a loop over blocks of rows, and sums over them all.
+
+    logits = x W^T;  dlogits = f(logits, their maxima and sums)        [N, V], each block of rows by itself
+    dx = dlogits W                                                     [N, D], a block of rows in each step
+    dW = dlogits^T x                                                   [V, D], a sum that the loop carries
+
+A *tile* is a product larger than its operands, or a value of about its size that is made of one. Where all
+that reads tiles reduces them, and what they need of each other is found row by row, one loop computes loss
+and gradients, and no product is made twice. Rows are proved to be independent by the index maps of ops, as
+for micro-batches (`optimize/batch_parts`): a program that the proof does not reach keeps its tiles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from stratal.base.log import decide
+from stratal.base.lowered import Lowered
+from stratal.base.types import TensorType
+from stratal.graph.graph import Graph, inline, substitute
+from stratal.graph.node import Const, Input, Node, graph_input, topological
+from stratal.loops.compute import Compute
+from stratal.ops.linear.contract import parse_spec
+from stratal.optimize.batch_parts import BatchParts, NotSplit
+from stratal.optimize.micro_batches import in_parts
+from stratal.optimize.online.scores import GROWTH, follows
+from stratal.optimize.rewrite import with_roots
+
+FEWEST_ROWS: Final = 128  # of a block: below, sums over all rows are read and written too often
+
+
+class Region(NamedTuple):
+    """Tiles, what they need of each other, and what reads them, as a graph of its own."""
+
+    body: Graph
+    operands: list[Node]
+    results: list[Node]
+    product: Node  # in the body
+    tiles: list[Node]  # in the body
+
+
+def in_row_blocks(graph: Graph, least: int) -> Graph:
+    """Compute products of at least that many bytes in blocks of rows, wherever nothing needs them as a whole
+    and a reduction of each row comes back to it.
+    """
+    repl: dict[Node, Node] = {}
+    for tiles in _connected(graph, least):
+        region = _region(graph, tiles)
+        if region is None:
+            continue
+        what, rows = f"products {list(region.product.shape)}", region.product.aval.ints[0]
+        try:
+            count = _count(region.product, least)
+            made = _by_rows(region, count)
+        except NotSplit as refusal:
+            decide("online", what, "stored", str(refusal))
+            continue
+        operands = substitute(region.operands, repl)
+        repl |= zip(region.results, inline(made, operands), strict=True)
+        decide(
+            "online", what, f"{count} blocks of {rows // count} rows",
+            "nothing needs them as a whole; sums over rows are added up block by block, as real arithmetic",
+        )  # fmt: skip
+    return with_roots(graph, substitute(graph.roots, repl)) if repl else graph
+
+
+def _count(product: Node, least: int) -> int:
+    """Return in how many equal parts a product is as small as its operands, or near. Raises: NotSplit."""
+    rows = product.aval.ints[0]
+    most = max(least, *(i.aval.nbytes for i in product.inputs))
+    equal = [n for n in range(2, rows // FEWEST_ROWS + 1) if not rows % n]
+    if not equal:
+        raise NotSplit(f"{rows} rows have no equal parts of {FEWEST_ROWS} or more", product)
+    return next((n for n in equal if product.aval.nbytes <= most * n), equal[-1])
+
+
+def _connected(graph: Graph, least: int) -> list[list[Node]]:
+    """Return tiles in groups: those that read each other."""
+    parent: dict[Node, Node] = {}
+
+    def first(node: Node) -> Node:
+        while parent[node] is not node:
+            parent[node] = node = parent[parent[node]]
+        return node
+
+    for node in graph.nodes:
+        read = [i for i in node.inputs if i in parent]
+        if _is_product(node, least) or (read and _is_tile(node, read)):
+            parent[node] = node
+            for i in read:
+                parent[first(i)] = node
+    found: dict[Node, list[Node]] = {}
+    for node in parent:
+        found.setdefault(first(node), []).append(node)
+    return list(found.values())
+
+
+def _is_product(node: Node, least: int) -> bool:
+    if node.op.name != "contract" or node.aval.ndim < 2 or node.aval.nbytes < least:
+        return False
+    return sum(i.aval.nbytes for i in node.inputs) * GROWTH <= node.aval.nbytes
+
+
+def _is_tile(node: Node, read: Sequence[Node]) -> bool:
+    """Return whether a reader of tiles is another: of about their size, and no reduction."""
+    return node.op.name != "contract" and _is_large(node, max(math.prod(i.aval.ints) for i in read))
+
+
+def _is_large(node: Node, size: int) -> bool:
+    return isinstance(node.type, TensorType) and 2 * math.prod(node.aval.ints) >= size
+
+
+def _region(graph: Graph, tiles: list[Node]) -> Region | None:
+    """Return what is computed with tiles, None where they are needed as a whole or no reduction of theirs
+    comes back to them.
+    """
+    inside = set(tiles)
+    fed = _reached(graph.nodes, inside)
+    feeding = set(topological(tiles))
+    between = [n for n in graph.nodes if n in fed and n in feeding and n not in inside]
+    sinks = [n for n in graph.nodes if n not in inside and any(i in inside for i in n.inputs)]
+    if not between or any(n.op.name == "contract" and n not in sinks for n in between):
+        return None
+    inside |= {*between, *sinks}
+    outer = {i for n in graph.nodes if n not in inside for i in n.inputs} | set(graph.roots)
+    results = [n for n in graph.nodes if n in inside and n in outer]
+    size = max(math.prod(t.aval.ints) for t in tiles)
+    if any(n in tiles or _is_large(n, size) or not isinstance(n.type, TensorType) for n in results):
+        return None
+    inside |= _made_again(inside, size)
+    members = [n for n in graph.nodes if n in inside]
+    operands = list(dict.fromkeys(i for n in members for i in n.inputs if i not in inside))
+    given = {n: graph_input(f"x{k}", n.aval) for k, n in enumerate(operands)}
+    product = next(n for n in tiles if n.op.name == "contract")
+    made = substitute([*results, product, *tiles], given)
+    body = Graph(given.values(), made[: len(results)], name="rows")
+    return Region(body, operands, results, made[len(results)], made[len(results) + 1 :])
+
+
+def _reached(nodes: Iterable[Node], start: set[Node]) -> set[Node]:
+    found = set(start)
+    for node in nodes:
+        if any(i in found for i in node.inputs):
+            found.add(node)
+    return found
+
+
+def _made_again(inside: set[Node], size: int) -> set[Node]:
+    """Return what a region reads and can make: constants, and large values that follow from small ones."""
+    found: set[Node] = set()
+    stack = [i for n in inside for i in n.inputs]
+    while stack:
+        node = stack.pop()
+        if node in inside or node in found or isinstance(node.op, Input):
+            continue
+        again = node.op.name == "broadcast" or follows(node)
+        if node.op.name == "iota" or isinstance(node.op, Const) or (again and _is_large(node, size)):
+            found.add(node)
+            stack += node.inputs
+    return found
+
+
+def _by_rows(region: Region, count: int) -> Graph:
+    """Return a region as a loop over equal parts of its rows. Raises: NotSplit."""
+    spec = parse_spec(region.product.op.attributes["spec"])
+    sides = zip(region.product.inputs, (spec.left, spec.right), strict=True)
+    batch = [x for x, letters in sides if letters[0] == spec.out[0] and isinstance(x.op, Input)]
+    if not batch:
+        raise NotSplit("rows of a product are not those of an operand", region.product)
+    while True:
+        parts = BatchParts(region.body, batch, count, _lowered)
+        more = dict.fromkeys(
+            x
+            for node, part in parts.parts.items()
+            for k, axis in part.cuts.items()
+            for x in _cut(node.inputs[k], axis)
+            if x not in parts.batch
+        )
+        if not more:
+            break
+        batch += more
+    whole = next((n for n in region.tiles if n not in parts.axis), None)
+    if whole is not None:
+        raise NotSplit(f"{whole.op.name} takes all rows", whole)
+    return in_parts(parts)
+
+
+def _cut(node: Node, axis: int) -> list[Node]:
+    """Return the inputs whose rows are those of a value along an axis."""
+    if isinstance(node.op, Input):
+        return [node] if axis == 0 else []
+    if node.op.name == "broadcast":
+        axes = node.op.attributes["axes"]
+        return _cut(node.inputs[0], axes.index(axis)) if axis in axes else []
+    if node.op.name == "reshape" and axis == 0 and node.inputs[0].aval.ndim:
+        same = node.shape[0] == node.inputs[0].shape[0]
+        return _cut(node.inputs[0], 0) if same else []
+    return [x for i in node.inputs for x in _cut(i, axis)] if follows(node) else []
+
+
+def _lowered(node: Node) -> Lowered | None:
+    types = tuple(i.aval for i in node.inputs)
+    if node.op.host_reason(*types):
+        return None
+    found = node.op.lower(*types)
+    return found if isinstance(found, Compute) else None

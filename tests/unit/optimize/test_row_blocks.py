@@ -1,0 +1,184 @@
+"""Linear layers followed by losses over many classes: blocks of rows, no value of rows x classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import stratal as st
+from stratal import nn
+from stratal.base import settings
+from stratal.compiler import compile_graph, planned
+from stratal.graph.graph import Graph, verify
+from stratal.graph.interpret import interpret
+from stratal.optimize.online import use_online_forms
+from stratal.optimize.simplify import simplify
+from stratal.runtime.storage import Storage
+
+Array = np.ndarray[Any, Any]
+F = nn.functional
+ROWS, WIDTH, CLASSES = 1024, 12, 100
+LEAST = ROWS * CLASSES // 2  # bytes: an eighth of the products
+
+
+def by_hand(logits: Any, labels: Any) -> Any:
+    return F.nll_loss(st.log_softmax(logits, -1), labels)
+
+
+def picked(logits: Any, labels: Any) -> Any:
+    own = st.take_along_axis(logits, labels[:, None], 1)[:, 0]
+    return (st.logsumexp(logits, -1) - own).mean()
+
+
+def one_hot(logits: Any, labels: Any) -> Any:
+    hot = (labels[:, None] == st.arange(CLASSES)).astype(logits.dtype)
+    return -(hot * st.log_softmax(logits, -1)).sum() / ROWS
+
+
+def with_penalty(logits: Any, labels: Any) -> Any:
+    """A penalty on the logarithm of the sum, as large language models have it."""
+    return F.cross_entropy(logits, labels) + 1e-2 * st.logsumexp(logits, -1).square().mean()
+
+
+def soft_cap(logits: Any, labels: Any) -> Any:
+    return F.cross_entropy(3 * st.tanh(logits / 3), labels)
+
+
+def of_probabilities(logits: Any, labels: Any) -> Any:
+    like = st.softmax(st.sin((labels[:, None] * st.arange(CLASSES)).astype(logits.dtype)), -1)
+    return F.cross_entropy(logits, like)
+
+
+def weighted(logits: Any, labels: Any) -> Any:
+    weights = 1 + st.sin(st.arange(CLASSES).astype(logits.dtype)).square()
+    return F.cross_entropy(logits, labels, weight=weights, label_smoothing=0.1)
+
+
+LOSSES: dict[str, Callable[[Any, Any], Any]] = {
+    "cross_entropy": F.cross_entropy,
+    "ignored": lambda x, y: F.cross_entropy(x, st.where(y % 3 != 0, y, -100)),
+    "sum": lambda x, y: F.cross_entropy(x, y, reduction="sum"),
+    "each": lambda x, y: (F.cross_entropy(x, y, reduction="none") * st.arange(ROWS).astype(x.dtype)).mean(),
+    "smoothing": lambda x, y: F.cross_entropy(x, y, label_smoothing=0.1),
+    "weights": weighted,
+    "log_softmax, nll_loss": by_hand,
+    "logsumexp less picked": picked,
+    "one hot": one_hot,
+    "penalty": with_penalty,
+    "soft cap": soft_cap,
+    "probabilities": of_probabilities,
+}
+
+
+class Case(NamedTuple):
+    graph: Graph
+    arrays: list[Array]
+
+
+def trained(loss: Callable[[Any, Any], Any], dtype: Any = "f4") -> Case:
+    """Return the graph of a loss and the gradients of x, W and b, and arrays for it."""
+    rng = np.random.default_rng(0)
+    shapes = (ROWS, WIDTH), (CLASSES, WIDTH), (CLASSES,)
+    arrays = [rng.standard_normal(shape).astype("f4").astype(dtype) for shape in shapes]
+    arrays.append(rng.integers(0, CLASSES, ROWS))
+
+    def step(x: Any, w: Any, b: Any, labels: Any) -> Any:
+        return st.value_and_grad(lambda x, w, b: loss(x @ w.T + b, labels), (0, 1, 2))(x, w, b)
+
+    with settings.online(None):
+        compiled = st.compile(step)
+        compiled(*map(st.tensor, arrays))
+    return Case(compiled.graph, arrays)
+
+
+def in_blocks(graph: Graph) -> Graph:
+    with settings.online(LEAST):
+        return verify(use_online_forms(simplify(verify(graph))))
+
+
+def loops(graph: Graph) -> int:
+    return sum(node.op.name == "scan" for node in graph.nodes)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_over_many_classes_and_its_gradients_are_one_loop(name: str) -> None:
+    case = trained(LOSSES[name])
+    rewritten = in_blocks(case.graph)
+    assert loops(rewritten) == 1
+    want, got = (interpret(graph, case.arrays)[0] for graph in (case.graph, rewritten))
+    for w, g in zip(want, got, strict=True):
+        np.testing.assert_allclose(g, w, rtol=0, atol=1e-5 * np.abs(w).max())
+
+
+def stored(case: Case) -> list[Storage]:
+    return [Storage.copy_of(a, node.aval) for a, node in zip(case.arrays, case.graph.inputs, strict=True)]
+
+
+def errors(case: Case, want: list[Array], least: int | None) -> list[float]:
+    """Return the largest error of each result, relative to its largest value, of native code."""
+    with settings.online(least), settings.strict(True):
+        got = [np.array(s.array) for s in compile_graph(case.graph).run(stored(case))]
+    return [float(np.abs(g - w).max() / np.abs(w).max()) for g, w in zip(got, want, strict=True)]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_errors_against_float64_are_those_of_stored_products(name: str) -> None:
+    case, exact = trained(LOSSES[name]), trained(LOSSES[name], "f8")
+    want = interpret(exact.graph, exact.arrays)[0]
+    for one, other in zip(errors(case, want, None), errors(case, want, LEAST), strict=True):
+        assert other <= 3 * one + 2e-7
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_planned_peak_has_no_value_of_rows_by_classes(name: str) -> None:
+    case = trained(LOSSES[name])
+    with settings.online(LEAST):
+        peak = planned(case.graph)[1].planned_peak_bytes
+    given = sum(i.aval.nbytes for i in case.graph.inputs)
+    assert peak - 2 * given < ROWS * CLASSES * 4  # gradients are as large as what is given
+
+
+def returned(logits: Any, labels: Any) -> Any:
+    return F.cross_entropy(logits, labels) + st.sort(logits, 0)[0][0].sum()
+
+
+def of_the_batch(logits: Any, labels: Any) -> Any:
+    """Statistics over rows that come back to them."""
+    return F.cross_entropy(logits - logits.mean(0), labels)
+
+
+@pytest.mark.parametrize("loss", [returned, of_the_batch])
+def test_products_that_something_needs_as_a_whole_are_stored(loss: Callable[[Any, Any], Any]) -> None:
+    assert loops(in_blocks(trained(loss).graph)) == 0
+
+
+@pytest.mark.slow
+def test_the_loss_of_a_language_model_takes_no_more_memory_than_its_weights() -> None:
+    """4,096 tokens of 50,257 classes: the products would take 823 MB."""
+    rng = np.random.default_rng(0)
+    rows, width, classes = 4096, 512, 50257
+    shapes = (rows, width), (classes, width), (classes,)
+    operands = [st.tensor(rng.standard_normal(shape, dtype=np.float32) / 8) for shape in shapes]
+    labels = rng.integers(0, classes, rows)
+
+    @st.compile
+    def step(x: Any, w: Any, b: Any, labels: Any) -> Any:
+        return st.value_and_grad(lambda x, w, b: F.cross_entropy(x @ w.T + b, labels), (0, 1, 2))(x, w, b)
+
+    with settings.online("16MiB"), settings.strict(True):
+        loss, gradients = step(*operands, st.tensor(labels))
+    weights = classes * width * 4
+    assert step.plan.planned_peak_bytes < 8 * weights  # its gradient, packed copies, two blocks
+    x, w, b = (t.numpy().astype(np.float64) for t in operands)
+    some = slice(0, 256)
+    logits = x[some] @ w.T + b
+    softmax = np.exp(logits - logits.max(1, keepdims=True))
+    softmax /= softmax.sum(1, keepdims=True)
+    softmax[np.arange(256), labels[some]] -= 1
+    want = softmax @ w / rows
+    np.testing.assert_allclose(gradients[0].numpy()[some], want, rtol=0, atol=1e-5 * np.abs(want).max())
+    assert abs(loss.item() - np.log(classes)) < 2
