@@ -25,8 +25,9 @@ from stratal.loops.compute import Compute
 from stratal.ops.linear.contract import parse_spec
 from stratal.optimize.batch_parts import BatchParts, NotSplit
 from stratal.optimize.micro_batches import in_parts
+from stratal.optimize.online.picked import picked
 from stratal.optimize.online.scores import GROWTH, follows
-from stratal.optimize.rewrite import with_roots
+from stratal.optimize.rewrite import rewrite_graph, with_roots
 
 FEWEST_ROWS: Final = 128  # of a block: below, sums over all rows are read and written too often
 
@@ -45,7 +46,8 @@ def in_row_blocks(graph: Graph, least: int) -> Graph:
     """Compute products of at least that many bytes in blocks of rows, wherever nothing needs them as a whole
     and a reduction of each row comes back to it.
     """
-    repl: dict[Node, Node] = {}
+    before, repl = graph, dict[Node, Node]()
+    graph = rewrite_graph(graph, picked)
     for tiles in _connected(graph, least):
         region = _region(graph, tiles)
         if region is None:
@@ -63,7 +65,7 @@ def in_row_blocks(graph: Graph, least: int) -> Graph:
             "online", what, f"{count} blocks of {rows // count} rows",
             "nothing needs them as a whole; sums over rows are added up block by block, as real arithmetic",
         )  # fmt: skip
-    return with_roots(graph, substitute(graph.roots, repl)) if repl else graph
+    return with_roots(graph, substitute(graph.roots, repl)) if repl else before
 
 
 def _count(product: Node, least: int) -> int:
