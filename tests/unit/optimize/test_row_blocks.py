@@ -61,6 +61,27 @@ def weighted(logits: Any, labels: Any) -> Any:
     return F.cross_entropy(logits, labels, weight=weights, label_smoothing=0.1)
 
 
+def in_sequences(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Give a loss logits [B, T, classes] and labels [B, T]."""
+    return lambda x, y: loss(x.reshape(16, -1, CLASSES), y.reshape(16, -1))
+
+
+def flat(logits: Any, labels: Any) -> Any:
+    return F.cross_entropy(logits.reshape(-1, CLASSES), labels.reshape(-1))
+
+
+def next_token(logits: Any, labels: Any) -> Any:
+    return flat(logits[:, :-1], labels[:, 1:])
+
+
+def along_the_last(logits: Any, labels: Any) -> Any:
+    return -st.take_along_axis(st.log_softmax(logits, -1), labels[..., None], -1).mean()
+
+
+def classes_second(logits: Any, labels: Any) -> Any:
+    return F.cross_entropy(logits.movedim(-1, 1), labels)
+
+
 LOSSES: dict[str, Callable[[Any, Any], Any]] = {
     "cross_entropy": F.cross_entropy,
     "ignored": lambda x, y: F.cross_entropy(x, st.where(y % 3 != 0, y, -100)),
@@ -74,6 +95,10 @@ LOSSES: dict[str, Callable[[Any, Any], Any]] = {
     "one hot": one_hot,
     "penalty": with_penalty,
     "soft cap": soft_cap,
+    "flat": in_sequences(flat),
+    "next token": in_sequences(next_token),
+    "along the last axis": in_sequences(along_the_last),
+    "classes second": in_sequences(classes_second),
     "probabilities": of_probabilities,
 }
 
@@ -93,6 +118,10 @@ def trained(loss: Callable[[Any, Any], Any], dtype: Any = "f4") -> Case:
     def step(x: Any, w: Any, b: Any, labels: Any) -> Any:
         return st.value_and_grad(lambda x, w, b: loss(x @ w.T + b, labels), (0, 1, 2))(x, w, b)
 
+    return captured(step, arrays)
+
+
+def captured(step: Callable[..., Any], arrays: list[Array]) -> Case:
     with settings.online(None):
         compiled = st.compile(step)
         compiled(*map(st.tensor, arrays))
@@ -154,6 +183,63 @@ def returned(logits: Any, labels: Any) -> Any:
 def of_the_batch(logits: Any, labels: Any) -> Any:
     """Statistics over rows that come back to them."""
     return F.cross_entropy(logits - logits.mean(0), labels)
+
+
+def test_a_loss_without_gradients_is_a_loop_too() -> None:
+    case = trained(F.cross_entropy)
+    forward = captured(lambda x, w, b, labels: F.cross_entropy(x @ w.T + b, labels), case.arrays)
+    rewritten = in_blocks(forward.graph)
+    assert loops(rewritten) == 1
+    want, got = (interpret(graph, case.arrays)[0] for graph in (forward.graph, rewritten))
+    np.testing.assert_allclose(got[0], want[0], rtol=1e-6)
+
+
+def test_a_product_of_three_axes_is_a_loop_over_sequences() -> None:
+    case = trained(F.cross_entropy)
+    x, w, b, labels = case.arrays
+    arrays = [x.reshape(16, -1, WIDTH), w, b, labels.reshape(16, -1)]
+
+    def step(x: Any, w: Any, b: Any, labels: Any) -> Any:
+        return st.grad(lambda x, w, b: next_token(x @ w.T + b, labels), (0, 1, 2))(x, w, b)
+
+    whole = captured(step, arrays)
+    rewritten = in_blocks(whole.graph)
+    assert loops(rewritten) == 1
+    want, got = (interpret(graph, arrays)[0] for graph in (whole.graph, rewritten))
+    for w, g in zip(want, got, strict=True):
+        np.testing.assert_allclose(g, w, rtol=0, atol=1e-5 * np.abs(w).max())
+
+
+def test_attention_of_a_single_head_is_a_loop_over_queries() -> None:
+    """A gradient that a pass over blocks of columns would leave to one thread."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((1024, 8), dtype=np.float32) for _ in range(3)]
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        return (st.softmax(q @ k.T, -1) @ v).square().sum()
+
+    case = captured(lambda *qkv: st.grad(attention, (0, 1, 2))(*qkv), arrays)
+    rewritten = in_blocks(case.graph)
+    assert loops(rewritten) == 1
+    want, got = (interpret(graph, arrays)[0] for graph in (case.graph, rewritten))
+    for w, g in zip(want, got, strict=True):
+        np.testing.assert_allclose(g, w, rtol=0, atol=1e-5 * np.abs(w).max())
+
+
+@pytest.mark.parametrize("wrong", [CLASSES, -CLASSES - 1])
+def test_labels_out_of_range_are_refused_as_before(wrong: int) -> None:
+    case = trained(indexed)
+    case.arrays[3][5] = wrong
+    for least in (None, LEAST):
+        with settings.online(least), pytest.raises(IndexError, match="out of"):
+            compile_graph(case.graph).run(stored(case))
+
+
+def test_labels_may_count_from_the_end() -> None:
+    case = trained(indexed)
+    case.arrays[3][::2] -= CLASSES
+    want = interpret(case.graph, case.arrays)[0]
+    assert max(errors(case, want, LEAST)) < 1e-5
 
 
 @pytest.mark.parametrize("loss", [returned, of_the_batch])

@@ -30,6 +30,7 @@ from stratal.optimize.online.scores import GROWTH, follows
 from stratal.optimize.rewrite import rewrite_graph, with_roots
 
 FEWEST_ROWS: Final = 128  # of a block: below, sums over all rows are read and written too often
+MOST_CARRIED: Final = 4  # times the bytes of products, that sums over rows may move: what stored ones move
 
 
 class Region(NamedTuple):
@@ -52,7 +53,7 @@ def in_row_blocks(graph: Graph, least: int) -> Graph:
         region = _region(graph, tiles)
         if region is None:
             continue
-        what, rows = f"products {list(region.product.shape)}", region.product.aval.ints[0]
+        what, rows = f"products {list(region.product.shape)}", math.prod(region.product.aval.ints[:-1])
         try:
             count = _count(region.product, least)
             made = _by_rows(region, count)
@@ -70,11 +71,11 @@ def in_row_blocks(graph: Graph, least: int) -> Graph:
 
 def _count(product: Node, least: int) -> int:
     """Return in how many equal parts a product is as small as its operands, or near. Raises: NotSplit."""
-    rows = product.aval.ints[0]
+    first, rows = product.aval.ints[0], math.prod(product.aval.ints[:-1])
     most = max(least, *(i.aval.nbytes for i in product.inputs))
-    equal = [n for n in range(2, rows // FEWEST_ROWS + 1) if not rows % n]
+    equal = [n for n in range(2, min(first, rows // FEWEST_ROWS) + 1) if not first % n]
     if not equal:
-        raise NotSplit(f"{rows} rows have no equal parts of {FEWEST_ROWS} or more", product)
+        raise NotSplit(f"its {rows} rows have no equal parts of {FEWEST_ROWS} or more", product)
     return next((n for n in equal if product.aval.nbytes <= most * n), equal[-1])
 
 
@@ -186,6 +187,11 @@ def _by_rows(region: Region, count: int) -> Graph:
     whole = next((n for n in region.tiles if n not in parts.axis), None)
     if whole is not None:
         raise NotSplit(f"{whole.op.name} takes all rows", whole)
+    carried = sum(n.aval.nbytes for n in parts.combined)
+    products = sum(n.aval.nbytes for n in region.tiles if n.op.name == "contract")
+    if 2 * count * carried > MOST_CARRIED * products:
+        why = f"sums over rows, {carried} bytes, would be read and written {count} times"
+        raise NotSplit(why, region.product)
     return in_parts(parts)
 
 
