@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from stratal.base.dtypes import bool_, int32, int64
 from stratal.base.log import decide
 from stratal.base.source import SourceLine, merge
 from stratal.graph.builder import Builder
@@ -16,6 +17,9 @@ from stratal.ops.control.blockwise import Blockwise, finite_peak, shifted, sink_
 from stratal.optimize.online.identities import Factors
 from stratal.optimize.online.scores import Scores, follows
 from stratal.optimize.rewrite import with_roots
+
+VIEWS: Final = ("broadcast", "reshape", "permute")
+POSITIONS: Final = (int32, int64, bool_)
 
 
 class Pass(NamedTuple):
@@ -178,7 +182,9 @@ def _operands(roots: Sequence[Node], scores: Scores, peak: Node | None) -> list[
             return False
         if isinstance(node.op, Const) or uniform_scalar(node) is not None:
             return isinstance(node.op, Const) and node.shape != ()
-        again = node.op.name in ("broadcast", "reshape", "permute") or follows(node)
+        if _of_positions(node):
+            return False
+        again = node.op.name in VIEWS or follows(node)
         return not again or node.shape[-2:] != scores.shape[-2:]
 
     running: set[Node] = set()  # what depends on the maximum of the pass itself
@@ -188,3 +194,12 @@ def _operands(roots: Sequence[Node], scores: Scores, peak: Node | None) -> list[
             if any(i in running for i in node.inputs):
                 running.add(node)
     return [n for n in topological(roots, stop=is_operand) if is_operand(n)]
+
+
+def _of_positions(node: Node, steps: int = 8) -> bool:
+    """Return whether a value is arithmetic of positions: known per block, so that hidden ones are found."""
+    if node.op.name == "iota" or uniform_scalar(node) is not None:
+        return True
+    if not steps or not (node.op.name in VIEWS or follows(node)) or node.dtype not in POSITIONS:
+        return False
+    return all(_of_positions(i, steps - 1) for i in node.inputs)

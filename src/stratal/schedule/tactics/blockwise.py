@@ -17,12 +17,10 @@ from stratal.base.dtypes import float32
 from stratal.base.errors import VerifyError
 from stratal.base.target import Target
 from stratal.graph.node import Node, items, topological
-from stratal.graph.partition import Group
 from stratal.loops import index
 from stratal.loops import math as functions
 from stratal.loops.compute import fresh_axes
-from stratal.loops.expr import Buffer, Const, Expr, Load, Var, call, const, guard, lanes
-from stratal.loops.rebuild import transform
+from stratal.loops.expr import Buffer, Const, Expr, Var, call, const, guard, lanes
 from stratal.loops.stmt import For, If, Stmt, Store, guarded
 from stratal.ops.control.blockwise import Operand, Sink, Tiles, tiles
 from stratal.schedule.expressions import GroupExpressions
@@ -31,6 +29,8 @@ from stratal.schedule.result import Candidate, Tactic
 from stratal.schedule.tactics.attention import HEADS, LOG2E, LOWEST, QUERIES
 from stratal.schedule.tactics.blocks import ROWS, BlockLoops
 from stratal.schedule.tactics.common import nest
+from stratal.schedule.tactics.hidden_blocks import Bounds, exactly, hidden
+from stratal.schedule.tile_expressions import TileExpressions
 
 KIND = "blockwise"
 
@@ -56,58 +56,15 @@ def schedule_blockwise(x: GroupExpressions, target: Target) -> Tactic:
     made = BlockwiseNest(x, node, found, target)
     body = made.body()
     names = ", ".join(dict.fromkeys(_named(sink) for sink in found.sinks))
-    steps = (f"blocks of {made.rows} rows and {made.columns} columns", f"in one pass: {names}")
+    steps: tuple[str, ...] = (f"blocks of {made.rows} rows and {made.columns} columns", f"in one pass: {names}")
+    if made.hides:
+        steps += ("blocks that a mask hides as a whole are left out",)
     return Tactic(body, tuple(made.local), "blockwise", steps)
 
 
 def _named(sink: Sink) -> str:
     what = "products" if sink.operand is not None else "maximum" if sink.how == "max" else "sums"
     return f"{what} {'along columns' if sink.along == -1 else 'along rows' if sink.along else 'over tiles'}"
-
-
-class TileExpressions:
-    """Elements of a region's values, as expressions of blocks in scratch and of operands in memory."""
-
-    def __init__(self, x: GroupExpressions, node: Node) -> None:
-        body = node.op.attributes["body"]
-        inside = Group("blockwise", node, (), 0)
-        inside.members[:] = [n for n in body.nodes if n not in body.inputs]
-        arguments = {n: Buffer(f"a{k}", n.dtype, n.aval.ints) for k, n in enumerate(body.inputs)}
-        self._outside = x
-        self._operand = {arguments[n]: node.inputs[k] for k, n in enumerate(body.inputs)}
-        self._given = dict(zip(body.inputs, node.inputs, strict=True))
-        self._inner = GroupExpressions(inside, x.lower_of, arguments.__getitem__, lambda n: False)
-        self._blocks: dict[Buffer, Buffer] = {}
-
-    def hold(self, node: Node, block: Buffer) -> None:
-        """Read a tile from a block from now on."""
-        known = self._inner.local.get(node)
-        if known is None:
-            known = self._inner.local[node] = Buffer(f"t{len(self._blocks)}", node.dtype, node.aval.ints)
-            self._inner.forget()
-        self._blocks[known] = block
-
-    def at(self, node: Node, where: tuple[Expr, ...], row: Expr, column: Expr) -> Expr:
-        """Return a tile's element: `where` of the whole value, `row` and `column` of the block."""
-
-        def outside(e: Expr) -> Expr | None:
-            if not isinstance(e, Load):
-                return None
-            if e.buffer in self._blocks:
-                if e.indices != where:
-                    raise VerifyError("blockwise: a tile is read at another place than its own")
-                return self._blocks[e.buffer][row, column]
-            if e.buffer in self._operand:
-                return self._outside.at(self._operand[e.buffer], e.indices)
-            return None
-
-        return transform([self._inner.at(node, where)], outside)[0]
-
-    def operand(self, operand: Operand, head: Sequence[Expr], axis: Expr, own: Expr) -> Expr:
-        """Return an element of one side of a product: `axis` is that of tiles, `own` its own."""
-        last = len(head)
-        where = tuple(own if k == -1 else axis if k >= last else head[k] for k in operand.axes)
-        return self._outside.at(self._given[operand.node], where)
 
 
 class BlockwiseNest(BlockLoops):
@@ -124,6 +81,7 @@ class BlockwiseNest(BlockLoops):
         self.num_column_blocks = -(-self.num_columns // self.columns)
         self.padded_columns = self.num_column_blocks * self.columns
         self.head: tuple[Expr, ...] = ()  # the batch index at hand
+        self.hides = False  # whether masks by positions may hide blocks
         self._made: dict[object, Buffer] = {}
         self._fills: list[Stmt] = []
 
@@ -280,7 +238,18 @@ class BlockwiseNest(BlockLoops):
                 fills.append(self.fill(state, lambda *_, beyond=beyond: beyond))
                 steps.append(self._add_rows(sink, state, tile, start, running))
         ends = [self._store_rows(sink, state, first, states, running) for sink, state in states.items()]
-        return sequence(*fills, For(j, sequence(*steps)), *ends)
+        return sequence(*fills, For(j, self._unless_hidden(sequence(*steps), first, start)), *ends)
+
+    def _unless_hidden(self, body: Stmt, first: Expr, start: Expr) -> Stmt:
+        """Return the work on a block, left out where a mask hides all of it."""
+        ends = ((first, self.rows), (start, self.columns))
+        block = [exactly(h) for h in self.head]
+        block += [Bounds((low,), (index.add(low, size - 1),)) for low, size in ends]
+        conditions = hidden(self.tiles, block)
+        self.hides = bool(conditions)
+        for condition in conditions:
+            body = If(condition, sequence(), body)
+        return body
 
     def _costly(self) -> list[Node]:
         """Return what is computed once per element and read by several: in a block of its own."""
