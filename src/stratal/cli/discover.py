@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     rules, counts = read_rules(args.rules)
     begun = time.perf_counter()
-    failed = {rule.name: found.reason for rule in rules if not (found := check(rule)).proved}
+    failed = [(rule.name, found.reason) for rule in rules if not (found := check(rule)).proved]
     took = time.perf_counter() - begun
     counts = {
         "ops specified": sum(op.not_lowered == "" for op in primitives()),
@@ -61,7 +61,7 @@ def _check(args: argparse.Namespace) -> int:
     for name, number in {**counts, **{f"lines of rules in {n}": k for n, k in OTHERS.items()}}.items():
         shown.add_row(name, f"{number:,}")
     out.print(shown)
-    for name, reason in failed.items():
+    for name, reason in failed:
         out.print(cell(f"{name}: {reason}", "red"))
     out.print(f"{len(failed)} rules fail" if failed else f"{len(rules)} rules proved again in {took:.1f} s")
     write_json(args.json, {**counts, "seconds": took})

@@ -201,6 +201,8 @@ def check(rule: FoundRule) -> Proof:
             lhs, rhs, inputs = build(rule, sizes, chosen)
         except StratalError as error:
             return Proof(False, reason=f"no such graph at {sizes}: {error.summary}")
+        except KeyError as error:
+            return Proof(False, reason=f"no such graph: nothing says what {error} is")
         found = prove(lhs, rhs, inputs, list(rule.inputs))
         if not found.proved:
             return Proof(False, reason=f"at {sizes}, {chosen}: {found.reason}")

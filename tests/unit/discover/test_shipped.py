@@ -64,6 +64,20 @@ def test_both_sides_of_every_rule_that_ships_agree_with_numpy() -> None:
     assert compared > len(RULES)
 
 
+@pytest.mark.row("C10")
+def test_rules_to_the_bit_hold_for_infinities_negative_zeros_and_what_is_no_number() -> None:
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 3e38, -1.5], np.float32)
+    for k, rule in enumerate(r for r in RULES if r.exact):
+        lhs, rhs, inputs = build(rule, rule.sizes, {n: v[0] for n, v in rule.attributes.items()})
+        rng = np.random.default_rng(k)
+        for _ in range(4):
+            arrays = [rng.choice(special, x.shape) for x in inputs]
+            with np.errstate(all="ignore"):
+                ((left, right), _) = interpret(Graph(inputs, (lhs, rhs)), arrays)
+            one, other = (np.where(np.isnan(a), np.float32(7), a) for a in (left, right))
+            assert one.tobytes() == other.tobytes(), str(rule)
+
+
 def test_given_pairs_are_judged_as_found_ones_are() -> None:
     for name, lhs, rhs, inputs in given():
         assert prove(lhs, rhs, inputs).proved
