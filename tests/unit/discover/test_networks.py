@@ -9,6 +9,7 @@ import pytest
 import workloads
 from benchmarks.inference import INFERENCE
 from benchmarks.models import Workload
+from benchmarks.optimiser_networks import NETWORKS
 
 import stratal as st
 from stratal import nn, optim
@@ -24,6 +25,7 @@ from stratal.tensor.capture.ahead import captured_ahead
 from stratal.tensor.capture.compiled import Compiled
 
 RULES, _ = read_rules()
+CASES = {**NETWORKS, "gpt2_decode": INFERENCE["gpt2_decode"]}
 MOST_OPERATIONS = 2e8  # of a side that the interpreter computes
 
 
@@ -103,9 +105,9 @@ def test_no_rule_changes_a_value_where_it_matches_in_a_network_of_full_size(name
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.row("C10")
-@pytest.mark.parametrize("name", ["resnet50_b1", "bert", "gpt2_decode"])
+@pytest.mark.parametrize("name", sorted(CASES))
 def test_no_rule_changes_a_value_where_it_matches_in_a_network_for_inference(name: str) -> None:
-    case = INFERENCE[name]
+    case = CASES[name]
     net = case.build(nn).eval()
     inputs = [st.tensor(a) for a in case.inputs(np.random.default_rng(0))]
     assert compared(iter([captured_ahead(Compiled(lambda *x: net(*x)), *inputs).graph])) >= 1
