@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from stratal.base.dtypes import DType, float32, float64
-from stratal.base.types import TensorType
+from stratal.base.types import TensorType, TupleType
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.interpret import interpret
-from stratal.graph.node import Const, Input, Node, constant, graph_input, is_frozen, make
+from stratal.graph.node import Const, Input, Node, constant, graph_input, is_frozen, rebuild
 from stratal.optimize.prologue import decided_alone
 
 B = Builder()
@@ -68,7 +68,7 @@ def machine(
         frozen = decided_alone(graph)
         total = 0.0
         for node in graph.nodes:
-            if node in frozen or isinstance(node.op, (Input, Const)):
+            if node in frozen or isinstance(node.op, (Input, Const)) or isinstance(node.type, TupleType):
                 continue
             heavy = node.op.name in ("conv", "contract", "permute", "concatenate")
             total += (launch + byte * node.aval.nbytes) * heavy + 1e-11 * node.aval.size
@@ -99,7 +99,7 @@ def in_dtype(graph: Graph, dtype: DType) -> Graph:
         if isinstance(node.op, Const):
             made[node] = constant(node.op.value.array.astype(dtype.np))
         elif node not in made:
-            made[node] = make(node.op, *(made[i] for i in node.inputs))
+            made[node] = rebuild(node, [made[i] for i in node.inputs])
     return Graph([made[i] for i in graph.inputs], [made[o] for o in graph.outputs])
 
 

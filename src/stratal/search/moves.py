@@ -190,8 +190,10 @@ def effort(term: Node, region: Container[Node], context: Context) -> Effort:
     """Return what a term computes beside what is there for others anyway."""
     flops, kernels, nodes = 0.0, 0, 0
     for node in topological([term], stop=lambda n: _ends(n, region, context)):
-        if _ends(node, region, context) or _decided(node, context) or isinstance(node.type, TupleType):
+        if _ends(node, region, context) or _decided(node, context):
             continue
+        if isinstance(node.op, Item) or isinstance(node.type, TupleType):
+            continue  # no rule makes several results: they stay what they are
         nodes += 1
         if not context.moves(node):
             flops += node.op.cost(*(i.aval for i in node.inputs)).flops

@@ -178,6 +178,14 @@ def test_what_depends_on_each_other_is_not_joined() -> None:
     assert ops(made.graph).count("contract") == 2
 
 
+def test_what_reads_one_of_several_results_is_rewritten_and_they_are_left_alone() -> None:
+    q, k, v = (tensor(1, 2, 6, 8) for _ in range(3))
+    result, _ = B.items(B.op("attention", q, k, v, scale=0.5, causal=False))
+    rows, w, u = B.reshape(result, shape=(12, 8)), weight(8, 8), weight(8, 8)
+    made = found([q, k, v, w, u], [B.tanh(B.add(product(rows, w), product(rows, u)))])
+    assert ops(made.graph).count("attention") == ops(made.graph).count("contract") == 1
+
+
 # -- how it ends ---------------------------------------------------------------------------------------------
 def test_a_search_is_deterministic_and_ends_at_its_limit() -> None:
     x, weights = tensor(1, 6, 7, 7), [weight(n, 6, 1, 1) for n in (4, 6, 2)]
