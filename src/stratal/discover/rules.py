@@ -15,6 +15,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, NamedTuple, Union
 
 from stratal.base.dtypes import DType, float32
@@ -104,7 +105,7 @@ class FoundRule:
         ops = "-to-".join("-".join(ops_of(s)) or "operand" for s in (self.lhs, self.rhs))
         return f"{ops}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
-    @property
+    @cached_property
     def pointwise(self) -> bool:
         """Whether it may be tried on operands of any one shape: all have the same, and no op says more."""
         ops = [a for s in (self.lhs, self.rhs) for a in applied(s)]

@@ -214,7 +214,8 @@ class Surroundings:
         new = self._new(replaced.values())
         operands = {i for node in new for i in node.inputs if i in self.nodes}
         operands.update(n for n in replaced.values() if n in self.nodes)
-        old = self._reached([n for n in replaced if n not in operands], _operands, operands, lambda n: True)
+        dying = self._dying(replaced, operands)
+        old = self._reached(dying, _operands, operands, lambda n: True)
         plain = [n for n in operands if self._is_plain(n)]
         near = [*operands, *self._reached(plain, _operands, (), self._is_plain)]
         users = self._reached([*replaced, *old], lambda n: self.users.get(n, ()), (), self._is_plain)
@@ -233,6 +234,19 @@ class Surroundings:
         images = dict(zip(replaced, substitute(replaced.values(), fresh), strict=True))
         inputs = list(fresh.values())
         return Cut(Graph(inputs, roots), Graph(inputs, substitute(results, {**fresh, **images})), orders)
+
+    def _dying(self, replaced: Iterable[Node], kept: Container[Node]) -> list[Node]:
+        """Return nodes that are replaced, but for those kept, and what nothing but them needs."""
+        found = dict.fromkeys(n for n in replaced if n not in kept)
+        pending = {i for n in found for i in n.inputs}
+        while pending:
+            node = max(pending, key=self._number.__getitem__)  # after all that reads it
+            pending.remove(node)
+            needed = node in self.roots or any(u not in found for u in self.users[node])
+            if node not in found and node not in kept and not needed and not isinstance(node.op, Input):
+                found[node] = None
+                pending.update(node.inputs)
+        return list(found)
 
     def _leaves(self, node: Node, inside: set[Node]) -> bool:
         """Return whether a value of a piece is read by others than the piece."""

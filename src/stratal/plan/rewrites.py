@@ -22,7 +22,7 @@ from stratal.optimize.simplify import simplify
 from stratal.plan.price import Pricer
 from stratal.plan.text import shorten
 from stratal.search.found import AS_WRITTEN, REWRITTEN, Found, Replaced, Rewrite
-from stratal.search.search import Limit, search
+from stratal.search.search import Limit, no_verdict, search
 
 STAGE: Final = "search"
 LEAST_PRICED: Final = 100  # expressions, while a program compiles; one more for each
@@ -45,6 +45,7 @@ def usual_limit(graph: Graph) -> Limit:
 def searched(graph: Graph, target: Target, limit: Limit | None = None, *, real: bool = True) -> Found:
     """Return what a search finds in a simplified graph, at a target's prices, by the records in force."""
     pricer = Pricer(target)
+    records = tuning.in_force()
 
     def compare(whole: Graph, replaced: Replaced) -> tuple[float, float]:
         found = pricer.compare(whole, replaced)
@@ -52,7 +53,7 @@ def searched(graph: Graph, target: Target, limit: Limit | None = None, *, real: 
 
     return search(
         graph, shipped_rules(), lambda whole: pricer(whole).seconds, limit or usual_limit(graph), real=real,
-        compare=compare, verdicts=tuning.in_force().find,
+        compare=compare, verdicts=records.find if len(records) else no_verdict,
     )  # fmt: skip
 
 

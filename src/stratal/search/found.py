@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from stratal.base.source import SourceLine
@@ -11,6 +11,7 @@ from stratal.base.tuning import Record
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Node, graph_input, rebuild, topological
 from stratal.optimize.prologue import decided_alone
+from stratal.optimize.rewrite import with_roots
 
 Replaced = Mapping[Node, Node]
 WholePrice = Callable[[Graph], float]
@@ -36,6 +37,14 @@ class Step(NamedTuple):
     def proof(self) -> str:
         """The class of the proof, in words."""
         return "to the bit" if self.exact else "real arithmetic"
+
+
+def distinct(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """Return the first step of each rule: the same one is taken at many places of a large rewrite."""
+    found: dict[str, Step] = {}
+    for step in steps:
+        found.setdefault(step.rule, step)
+    return tuple(found.values())
 
 
 class Piece(NamedTuple):
@@ -107,25 +116,86 @@ def _ops(graph: Graph) -> str:
     return "+".join(names) if len(names) <= 6 else f"{'+'.join(names[:5])}+{len(names) - 5} more"
 
 
-def piece_of(nodes: frozenset[Node], frozen: Container[Node], replaced: Replaced) -> Piece:
-    """Return a rewrite by itself. `nodes` are those of the graph it is applied to, `frozen` those that frozen
-    inputs decide alone.
-    """
+def boundary(nodes: Container[Node], replaced: Replaced) -> list[Node]:
+    """Return the values that both ways of a rewrite read; `nodes` are those of the graph it is applied to."""
     new = topological(replaced.values(), stop=lambda n: n in nodes and n not in replaced)
     read = {i for n in new if n not in nodes for i in n.inputs if i in nodes}
     read.update(n for n in replaced.values() if n in nodes)
     bound = {n for n in read if not isinstance(n.op, Const) and n not in replaced}
     old = topological(replaced, stop=bound.__contains__)
-    leaves = [n for n in dict.fromkeys([*old, *new]) if n in bound or isinstance(n.op, Input)]
+    return [n for n in dict.fromkeys([*old, *new]) if n in bound or isinstance(n.op, Input)]
+
+
+def piece_of(leaves: Sequence[Node], frozen: Container[Node], replaced: Replaced) -> Piece:
+    """Return a rewrite by itself, over inputs for `leaves`, of which frozen inputs decide some alone."""
     fresh = {n: graph_input("x", n.aval, n.where, frozen=n in frozen) for n in leaves}
 
-    def cut(roots: list[Node]) -> list[Node]:
+    def cut(roots: Iterable[Node]) -> list[Node]:
         made = dict(fresh)
-        for n in topological(roots, stop=made.__contains__):
+        wanted = list(roots)
+        for n in topological(wanted, stop=made.__contains__):
             if n not in made:
                 made[n] = rebuild(n, [made[i] for i in n.inputs])
-        return [made[n] for n in roots]
+        return [made[n] for n in wanted]
 
     inputs = list(fresh.values())
-    return Piece(Graph(inputs, cut(list(replaced)), name="before"),
-                 Graph(inputs, cut(list(replaced.values())), name="after"))  # fmt: skip
+    before, after = cut(replaced), cut(replaced.values())
+    return Piece(Graph(inputs, before, name="before"), Graph(inputs, after, name="after"))
+
+
+def structure(roots: Sequence[Node], leaves: Sequence[Node]) -> object:
+    """Return what expressions over some leaves are but for these: ops, and the types of leaves."""
+    number = {x: k for k, x in enumerate(leaves)}
+    rows: list[object] = [x.type for x in leaves]
+    for node in topological(roots, stop=number.__contains__):
+        if node not in number:
+            rows.append((node.op, *(number[i] for i in node.inputs)))
+            number[node] = len(number)
+    return tuple(rows), tuple(number[r] for r in roots)
+
+
+def rewritten(graph: Graph, chosen: Iterable[Rewrite]) -> tuple[Graph, list[Rewrite]]:
+    """Return a graph with rewrites applied, and which they are: of two that touch, or need each other's
+    results, the first.
+    """
+    wanted = list(chosen)
+    table: dict[Node, Node] = {}
+    for rewrite in wanted:
+        table.update(rewrite.replaced)
+    roots = _resolved(graph, table) if len(table) == sum(len(r.replaced) for r in wanted) else None
+    if roots is not None:
+        return with_roots(graph, roots), wanted
+    table, applied = {}, []
+    for rewrite in wanted:
+        more = {**table, **rewrite.replaced}
+        if len(more) == len(table) + len(rewrite.replaced):
+            found = _resolved(graph, more)
+            if found is not None:
+                table, roots = more, found
+                applied.append(rewrite)
+    return with_roots(graph, roots or graph.roots), applied
+
+
+def _resolved(graph: Graph, table: Replaced) -> list[Node] | None:
+    """Return the roots with nodes replaced, within what replaces others, too; None where that would go in a
+    circle, or not all are met.
+    """
+    done: dict[Node, Node] = {}
+    opened: set[Node] = set()
+    stack = list(graph.roots)
+    while stack:
+        node = stack[-1]
+        if node in done:
+            stack.pop()
+            continue
+        below = (table[node],) if node in table else node.inputs
+        waiting = [n for n in below if n not in done]
+        if waiting:
+            if node in opened:
+                return None
+            opened.add(node)
+            stack += waiting
+            continue
+        done[node] = done[table[node]] if node in table else rebuild(node, [done[i] for i in node.inputs])
+        stack.pop()
+    return [done[r] for r in graph.roots] if all(n in done for n in table) else None

@@ -1,11 +1,12 @@
 """Several results of one kind that read one value, computed as one: products, branches of convolutions.
 
-    y0 = conv(x, w0)                      y  = conv(x, concatenate(w0, w1))
-    y1 = conv(x, w1)          ->          y0 = slice(y), y1 = slice(y)
+    y0 = relu(conv(x, w0) + b0)           y  = relu(conv(x, concatenate(w0, w1)) + concatenate(b0, b1))
+    y1 = relu(conv(x, w1) + b1)     ->    y0 = part(y), y1 = part(y)
 
-A rule for the concatenation of both says what the one op is; that each slice has the value of what it
-replaces is proved. Results may be replaced by what one step makes of them first: a convolution 1x1 enlarged
-to 3x3 joins others that are 3x3.
+Which operands lie side by side is read off the op's tensor expression (`axes`), so no rule names an op or a
+contraction's spec. What element-wise ops make of all results in the same way is computed as one, too. A
+result may first be replaced by what one step makes of it: a convolution 1x1 enlarged to 3x3 joins others that
+are 3x3.
 """
 
 from __future__ import annotations
@@ -15,103 +16,230 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from stratal.base.types import TensorType
-from stratal.discover.matching import proof_of
 from stratal.graph.builder import Builder
-from stratal.graph.node import Node, topological
-from stratal.optimize.rewrite import cut
-from stratal.search.found import Replaced, Step
-from stratal.search.moves import Context, RuleSet
+from stratal.graph.node import Const, Input, Node
+from stratal.search.axes import Axes, parts_along, remade, resized
+from stratal.search.found import Replaced, Step, distinct
+from stratal.search.moves import Context
+from stratal.search.rule_set import RuleSet
 
-MOST_JOINED: Final = 8  # results that become one op
-MOST_PAIRS: Final = 12  # of one value, tried by themselves where joining all of them does not pay
+MOST_JOINED: Final = 16  # results that become one op
+FEW: Final = 4  # of which pairs are tried by themselves, too
+MOST_FOLLOWED: Final = 16  # element-wise ops that are joined after them
+Way = tuple[Replaced, tuple[Step, ...]]
 
 
 class Member(NamedTuple):
-    """A result as it joins: the node it replaces, itself or what steps made of it."""
+    """A result as it joins: the node it replaces, itself or what a step made of it."""
 
     node: Node
     made: Node
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...] = ()
 
 
-class Joined(NamedTuple):
-    """Results as one op, and which part along an axis each of them is."""
-
-    whole: Node
-    axis: int
-    parts: tuple[tuple[Node, int, int], ...]
-    steps: tuple[Step, ...]
-
-
-def joins(context: Context, rules: RuleSet) -> Iterator[list[tuple[Replaced, tuple[Step, ...]]]]:
+def joins(context: Context, rules: RuleSet, axes: Axes) -> Iterator[list[Way]]:
     """Yield, for each value with several readers of a kind, the ways to join them, the largest first."""
+    seen: set[tuple[Node, ...]] = set()
     for value in [*context.graph.inputs, *context.graph.nodes]:
-        readers = [r for r in context.readers.get(value, ()) if isinstance(r.type, TensorType)]
-        for name in dict.fromkeys(r.op.name for r in readers):
-            alike = [r for r in readers if r.op.name == name and r not in context.frozen]
-            if name not in rules.joins or len(alike) < 2:
+        for members, axis in _groups(value, context, rules, axes):
+            key = tuple(m.node for m in members)
+            if key in seen:
                 continue
-            ways = []
-            pairs = list(itertools.islice(itertools.combinations(alike, 2), MOST_PAIRS))
-            for chosen in [alike[:MOST_JOINED], *(pairs if len(alike) > 2 else ())]:
-                way = _replaced(chosen, context, rules)
-                if way is not None:
-                    ways.append(way)
+            seen.add(key)
+            chosen = [members, *(itertools.combinations(members, 2) if 2 < len(members) <= FEW else ())]
+            ways = [way for some in chosen for way in _joined(some, axis, context, axes)]
             if ways:
                 yield ways
 
 
-def _replaced(
-    nodes: Sequence[Node], context: Context, rules: RuleSet
-) -> tuple[Replaced, tuple[Step, ...]] | None:
-    """Return slices of one op in place of as many of the nodes as can be joined, proved; None below two."""
-    if any(_depends(b, a) or _depends(a, b) for a, b in itertools.combinations(nodes, 2)):
-        return None
-    first, *others = nodes
-    joined: Joined | None = None
-    for member in _members(first, rules):
-        joined = None
-        for other in others:
-            joined = _with(joined or member, other, rules) or joined
-        if joined is not None:
-            break
-    if joined is None:
-        return None
-    b = Builder(tuple(line for node, _, _ in joined.parts for line in node.where[:1]))
-    replaced = {n: cut(b, joined.whole, joined.axis, start, stop) for n, start, stop in joined.parts}
-    variables = dict.fromkeys(i for n in replaced for i in n.inputs)
-    proof = proof_of(list(replaced.items()), variables)
-    return (replaced, joined.steps) if proof.proved and (proof.exact or rules.real) else None
-
-
-def _members(node: Node, rules: RuleSet) -> Iterator[Member]:
-    yield Member(node, node, ())
-    for _, made, step in rules.steps(node):
-        if made.op.name == node.op.name and node.inputs[0] is made.inputs[0]:
-            yield Member(node, made, (step,))
-
-
-def _with(first: Member | Joined, other: Node, rules: RuleSet) -> Joined | None:
-    """Return what has one more result in it."""
-    whole = first.made if isinstance(first, Member) else first.whole
-    for member in _members(other, rules):
-        for directed in rules.joins[other.op.name]:
-            (axis,) = (v.value for v in [directed.side.attributes["axis"]])  # type: ignore[union-attr]
-            if axis >= whole.aval.ndim or whole.aval.ndim != other.aval.ndim:
+def _groups(
+    value: Node, context: Context, rules: RuleSet, axes: Axes
+) -> Iterator[tuple[list[Member], int]]:
+    """Yield readers of a value that are one op along an axis of their results."""
+    readers = [r for r in context.readers.get(value, ()) if _may_join(r, context)]
+    if len(readers) < 2:
+        return
+    ops = dict.fromkeys(r.op for r in readers)
+    for op in ops:
+        members = [Member(r, r) for r in readers if r.op == op]
+        if len(ops) > 1:
+            members += _made_to_be(op, value, readers, rules)
+        if len(members) < 2:
+            continue
+        at = members[0].made.inputs.index(value)
+        for axis in range(members[0].made.aval.ndim):
+            running = axes.running(members[0].made, axis)
+            if running is None or running[at] is not None or all(k is None for k in running):
                 continue
-            sizes = enumerate(zip(whole.shape, other.shape, strict=True))
-            if any(a != o for k, (a, o) in sizes if k != axis):
-                continue
-            beside = Builder(other.where).concatenate(whole, member.made, axis=axis)
-            for _, made, step in rules.steps(beside, [directed]):
-                start, size = whole.shape[axis], other.shape[axis]
-                parts = ((first.node, 0, start),) if isinstance(first, Member) else first.parts
-                if isinstance(first, Joined) and axis != first.axis:
+            groups: dict[object, list[Member]] = {}
+            for m in members:
+                shape = tuple(n for k, n in enumerate(m.made.shape) if k != axis)
+                if m.made.inputs.index(value) == at:
+                    groups.setdefault((m.made.dtype, shape), []).append(m)
+            for group in groups.values():
+                if len(group) > 1 and _independent([m.node for m in group], context):
+                    yield group[:MOST_JOINED], axis
+
+
+def _may_join(node: Node, context: Context) -> bool:
+    plain = isinstance(node.type, TensorType) and not node.op.pointwise and not node.op.effects
+    return plain and node not in context.frozen and not context.moves(node)
+
+
+def _made_to_be(op: object, value: Node, readers: Sequence[Node], rules: RuleSet) -> Iterator[Member]:
+    """Yield what one step makes an op of that reads the value."""
+    for node in readers:
+        if node.op != op and node.op.name == getattr(op, "name", ""):
+            for _, made, step in rules.steps(node):
+                if made.op == op and value in made.inputs:
+                    yield Member(node, made, (step,))
+                    break
+
+
+def _independent(nodes: Sequence[Node], context: Context) -> bool:
+    """Return whether none of some nodes needs another."""
+    number = context.number
+    first = min(number[n] for n in nodes)
+    members, seen = set(nodes), set()
+    stack = [i for n in nodes for i in n.inputs]
+    while stack:
+        node = stack.pop()
+        if node in members:
+            return False
+        if node not in seen and number[node] > first:
+            seen.add(node)
+            stack += node.inputs
+    return True
+
+
+def _joined(members: Sequence[Member], axis: int, context: Context, axes: Axes) -> Iterator[Way]:
+    """Yield parts of one op in place of some results, with what follows them alike and without; none where
+    that is not proved.
+    """
+    joiner = _Joiner(context, axes)
+    nodes = tuple(m.node for m in members)
+    whole = joiner.of_op([m.made for m in members], axis)
+    if whole is None:
+        return
+    before = [s for m in members for s in m.steps]
+    joiner.wholes[nodes, axis] = joiner.results[nodes] = whole
+    alone = joiner.replaced(axis), distinct([*before, *joiner.steps])
+    joiner.follow(nodes, axis)
+    if len(joiner.results) > 1:
+        yield joiner.replaced(axis), distinct([*before, *joiner.steps])
+    yield alone
+
+
+class _Joiner:
+    """Makes wholes of nodes that lie side by side along an axis; notes by which steps."""
+
+    def __init__(self, context: Context, axes: Axes) -> None:
+        self.context, self.axes = context, axes
+        self.wholes: dict[tuple[tuple[Node, ...], int], Node] = {}
+        self.results: dict[tuple[Node, ...], Node] = {}  # the wholes that replace nodes
+        self.steps: list[Step] = []
+
+    def whole(self, nodes: Sequence[Node], axis: int) -> Node | None:
+        """Return values side by side: what they are parts of, their op on operands side by side if that is
+        a view, else a concatenation.
+        """
+        key = tuple(nodes), axis
+        if key in self.wholes:
+            return self.wholes[key]
+        if any(n.aval.ndim <= axis or n.dtype is not nodes[0].dtype for n in nodes):
+            return None
+        made = _parted(nodes, axis)
+        if made is None and all(self._is_spread(n) for n in nodes):
+            made = self.of_op(nodes, axis)
+        if made is None:
+            step = self.axes.concatenated(nodes, axis)
+            if step is None:
+                return None
+            self.steps.append(step)
+            made = Builder(nodes[0].where[:1]).concatenate(*nodes, axis=axis)
+        self.wholes[key] = made
+        return made
+
+    def _is_spread(self, node: Node) -> bool:
+        """Return whether an op only moves elements, and makes no fewer of them."""
+        if isinstance(node.op, (Input, Const)) or not self.context.moves(node):
+            return False
+        return all(i.aval.size <= node.aval.size for i in node.inputs)
+
+    def of_op(self, nodes: Sequence[Node], axis: int) -> Node | None:
+        """Return results of one op side by side as that op on operands side by side, proved."""
+        first = nodes[0]
+        if any(resized(n.op, n.shape, first.shape) != first.op for n in nodes):
+            return None
+        running = self.axes.running(first, axis)
+        if running is None:
+            return None
+        operands: list[Node] = []
+        for k, at in enumerate(running):
+            given = [n.inputs[k] for n in nodes]
+            same = all(x is given[0] for x in given)
+            operand = (given[0] if same else None) if at is None else self.whole(given, at)
+            if operand is None:
+                return None
+            operands.append(operand)
+        made = remade(first, {axis: sum(n.shape[axis] for n in nodes)}, operands)
+        start, steps = 0, []
+        for node in nodes:
+            stop = start + node.shape[axis]
+            step = None if made is None else self.axes.law(made, {axis: (start, stop, 1)})
+            if step is None:
+                return None
+            steps.append(step)
+            start = stop
+        self.steps += dict.fromkeys(steps)
+        return made
+
+    def follow(self, nodes: tuple[Node, ...], axis: int) -> None:
+        """Join what element-wise ops make of all of some nodes in the same way, and of that."""
+        pending = [nodes]
+        while pending and len(self.results) < MOST_FOLLOWED:
+            for users in self._users_alike(pending.pop(0)):
+                operands = zip(*(u.inputs for u in users), strict=True)
+                if users in self.results or not all(map(self._is_given, operands)):
                     continue
-                steps = (*first.steps, *member.steps, step)
-                return Joined(made, axis, (*parts, (other, start, start + size)), steps)
-    return None
+                made = self.of_op(users, axis)
+                if made is not None:
+                    self.wholes[users, axis] = self.results[users] = made
+                    pending.append(users)
+
+    def _users_alike(self, nodes: tuple[Node, ...]) -> Iterator[tuple[Node, ...]]:
+        """Yield users of each node that are one op, at the same operand."""
+        for first in self.context.readers.get(nodes[0], ()):
+            if not first.op.pointwise:
+                continue
+            at = first.inputs.index(nodes[0])
+            users = [first]
+            for node in nodes[1:]:
+                for user in self.context.readers.get(node, ()):
+                    if user.op == first.op and user.inputs[at] is node and user not in users:
+                        users.append(user)
+                        break
+            if len(users) == len(nodes):
+                yield tuple(users)
+
+    def _is_given(self, operands: tuple[Node, ...]) -> bool:
+        """Return whether values side by side cost nothing in a run: they are joined, or decided before."""
+        return operands in self.results or all(map(self.context.is_decided, operands))
+
+    def replaced(self, axis: int) -> Replaced:
+        """Return parts of wholes for the nodes that others read, or that are results."""
+        inside = {n for nodes in self.results for n in nodes}
+        found: dict[Node, Node] = {}
+        for nodes, whole in self.results.items():
+            if any(n in self.context.roots or not inside.issuperset(self.context.readers[n]) for n in nodes):
+                found.update(zip(nodes, parts_along(whole, axis, nodes), strict=True))
+        return found
 
 
-def _depends(node: Node, on: Node) -> bool:
-    return on in topological([node])
+def _parted(nodes: Sequence[Node], axis: int) -> Node | None:
+    """Return the value of which some nodes are all parts, in their order."""
+    source = nodes[0].inputs[0] if nodes[0].op.name == "slice" else None
+    if source is None or sum(n.shape[axis] for n in nodes) != source.shape[axis]:
+        return None
+    made = parts_along(source, axis, nodes)
+    return source if all(a is b for a, b in zip(made, nodes, strict=True)) else None

@@ -2,12 +2,13 @@
 
     search(graph, rules, price)  ->  Found(graph, applied, rejected, prices)
 
-From the results towards the inputs, each node is a site whose expression is rewritten step by step: the
-expression that computes least so far is taken further, through ones that compute a little more, and none is
-looked at twice (backtracking with a memo and a bound, as TASO, Jia et al., 2019). The best few get a price,
-and the cheapest replaces the site if it costs less. Then results of one kind that read one value are computed
-as one, where that is cheaper. That is repeated until nothing changes. The result depends on graph, rules and
-prices, unless its time ends a search.
+What only a slice reads is computed from slices. Then, from the results towards the inputs, each node is a
+site whose expression is rewritten step by step: the expression that computes least so far is taken further,
+through ones that compute a little more, and none is looked at twice (backtracking with a memo and a bound, as
+TASO, Jia et al., 2019). The best few get a price, and the cheapest replaces the site if it costs less. Then
+results of one kind that read one value are computed as one, where that is cheaper. That is repeated until
+nothing changes. Equal expressions, such as those of equal blocks, are searched and priced once. The result
+depends on graph, rules and prices, unless its time ends a search.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from typing import Final, NamedTuple
 
 from stratal.discover.rules import FoundRule
 from stratal.graph.graph import Graph, substitute
-from stratal.graph.node import Const, Input, Item, Node
+from stratal.graph.node import Const, Input, Item, Node, topological
 from stratal.optimize.rewrite import with_roots
+from stratal.search.axes import Axes
 from stratal.search.found import (
     REWRITTEN,
     Found,
@@ -31,10 +33,15 @@ from stratal.search.found import (
     Step,
     Verdicts,
     WholePrice,
+    boundary,
     piece_of,
+    rewritten,
+    structure,
 )
 from stratal.search.joins import joins
-from stratal.search.moves import REACH, Context, Effort, RuleSet, effort, next_terms
+from stratal.search.moves import REACH, Context, Effort, effort, next_terms
+from stratal.search.rule_set import RuleSet
+from stratal.search.slices import pushed_slices
 
 MARGIN: Final = 1e-6  # a rewrite pays if it saves this share of what stands around it
 EQUAL: Final = 1e-3  # of two that pay and differ by less, the one with less to compute is better
@@ -44,6 +51,7 @@ MOST_WEIGHED: Final = 3  # expressions of a site that get a price
 DEPTH: Final = 6  # steps from an expression to what replaces it
 ROUNDS: Final = 4
 MOST_REJECTED: Final = 20
+Ways = list[tuple[Replaced, tuple[Step, ...]]]
 
 
 class Limit(NamedTuple):
@@ -77,12 +85,15 @@ class _Search:
         self, rules: RuleSet, price: WholePrice, limit: Limit, compare: LocalPrice | None, verdicts: Verdicts
     ) -> None:
         self.rules, self.price, self.limit, self.verdicts = rules, price, limit, verdicts
+        self.axes = Axes(real=rules.real)
         self.compare = compare or self.whole
         self.deadline = time.thread_time() + limit.seconds
         self.priced = 0
         self.applied: list[Rewrite] = []
         self.rejected: dict[frozenset[Node], Rewrite] = {}  # by what they would replace, the cheapest of each
         self.noting = True
+        self._terms: dict[object, tuple[list[Node], list[tuple[Node, tuple[Step, ...]]]]] = {}
+        self._weighed: dict[object, tuple[Rewrite, float]] = {}
 
     def whole(self, graph: Graph, replaced: Replaced) -> tuple[float, float]:
         """Price a graph as a whole, before and after."""
@@ -93,43 +104,50 @@ class _Search:
         return self.priced >= self.limit.priced or time.thread_time() >= self.deadline
 
     def run(self, graph: Graph) -> Found:
-        before = self.price(graph)
-        start = graph
+        before = known = self.price(graph)
         for number in range(ROUNDS):
             self.noting = number == 0  # later rounds mostly weigh the ways back
-            moved = self.applied_to(graph, self.sites(Context(graph)))
-            moved = self.applied_to(moved, self.joined(Context(moved)))
-            if moved is graph or self.spent:
-                graph = moved
+            start = graph
+            for kind in (self.sliced, self.sites, self.joined):
+                graph, known = self.applied_to(graph, known, kind(Context(graph)))
+            if graph is start or self.spent:
                 break
-            graph = moved
-        after = before if graph is start else self.price(graph)
         taken = {node for r in self.applied for node in r.replaced}
-        left = sorted((r for r in self.rejected.values() if taken.isdisjoint(r.replaced)), key=_loss)
-        return Found(graph, tuple(self.applied), tuple(left[:MOST_REJECTED]), before, after, self.priced,
+        rejected = {_kind(r): r for r in self.rejected.values() if taken.isdisjoint(r.replaced)}
+        left = sorted(rejected.values(), key=_loss)
+        return Found(graph, tuple(self.applied), tuple(left[:MOST_REJECTED]), before, known, self.priced,
                      not self.spent)  # fmt: skip
 
-    def applied_to(self, graph: Graph, chosen: Sequence[Rewrite]) -> Graph:
-        """Return a graph rewritten; `chosen` come nearest to the results first, so that those below stay.
+    def applied_to(self, graph: Graph, known: float, chosen: Sequence[Rewrite]) -> tuple[Graph, float]:
+        """Return a graph rewritten, and its price; of two that touch, what saves more is applied.
 
-        Together they must make the whole cheaper; where they do not, those are left out that do not alone.
+        Together they must make the whole cheaper; where they do not, those of each kind must by themselves.
         """
-        moved, applied = _rewritten(graph, chosen)
-        if not applied:
-            return graph
-        known = self.price(graph)
-        if not any(r.measured for r in applied) and self.price(moved) >= known:
-            moved, applied = graph, []
-            for rewrite in chosen:
-                candidate, taken = _rewritten(moved, [rewrite])
-                cost = self.price(candidate) if taken else known
-                if cost < known:
-                    moved, known = candidate, cost
-                    applied += taken
-                elif taken:
-                    self.note(rewrite._replace(refused="the whole graph is not cheaper"))
-        self.applied += applied
-        return moved
+        if not chosen:
+            return graph, known
+        ordered = sorted(chosen, key=_loss)
+        moved, applied = rewritten(graph, ordered)
+        cost = self.price(moved)
+        if cost < known or any(r.measured for r in applied):
+            self.applied += applied
+            return moved, cost
+        kept: list[Rewrite] = []
+        for _, alike in itertools.groupby(sorted(ordered, key=_kind), _kind):
+            some = list(alike)
+            moved, applied = rewritten(graph, [*kept, *some])
+            cost = self.price(moved)
+            if cost < known:
+                kept, known = applied, cost
+            else:
+                self.note(some[0]._replace(refused="the whole graph is not cheaper"))
+        self.applied += kept
+        return rewritten(graph, kept)[0], known
+
+    # -- parts ---------------------------------------------------------------------------------------------
+    def sliced(self, context: Context) -> list[Rewrite]:
+        """Return the slices that pay where they are computed from slices."""
+        found = (self.best(context, [way]) for way in pushed_slices(context, self.axes))
+        return [best for best in found if best is not None]
 
     # -- one expression ------------------------------------------------------------------------------------
     def sites(self, context: Context) -> list[Rewrite]:
@@ -150,9 +168,18 @@ class _Search:
         return found
 
     def best_of(self, site: Node, region: frozenset[Node], context: Context) -> Rewrite | None:
-        """Return the best rewrite of a site that pays."""
-        ways = self.least_effort(site, region, context)
-        return self.best(context, [({site: made}, steps) for made, steps in ways])
+        """Return the best rewrite of a site that pays; what was found for an equal expression serves it."""
+        inside = [n for n in topological([site], stop=lambda n: n not in region) if n in region]
+        below = (i for n in inside for i in n.inputs)
+        leaves = [n for n in dict.fromkeys(below) if n not in region and not isinstance(n.op, Const)]
+        key = structure([site], leaves), tuple(map(context.is_decided, leaves))
+        known = self._terms.get(key)
+        if known is None:
+            known = self._terms[key] = leaves, self.least_effort(site, region, context)
+        first, ways = known
+        terms = substitute([made for made, _ in ways], dict(zip(first, leaves, strict=True)))
+        found = zip(terms, (steps for _, steps in ways), strict=True)
+        return self.best(context, [({site: made}, steps) for made, steps in found])
 
     def least_effort(
         self, site: Node, region: frozenset[Node], context: Context
@@ -203,21 +230,33 @@ class _Search:
         self, context: Context, replaced: Replaced, steps: tuple[Step, ...]
     ) -> tuple[Rewrite, float]:
         """Return a rewrite with its prices, refused where it does not pay or was measured not to, and the
-        estimate of what it costs.
+        estimate of what it costs. An equal one has the same prices.
         """
+        leaves = boundary(context.nodes, replaced)
+        key = (
+            structure([*replaced, *replaced.values()], leaves),
+            tuple(n in context.frozen for n in leaves), tuple(n in context.roots for n in replaced),
+        )  # fmt: skip
+        where = tuple(dict.fromkeys(line for node in replaced for line in node.where))
+        if key not in self._weighed:
+            self._weighed[key] = self.first_weighed(context, replaced, steps, leaves)
+        made, estimate = self._weighed[key]
+        return made._replace(replaced=replaced, where=where), estimate
+
+    def first_weighed(
+        self, context: Context, replaced: Replaced, steps: tuple[Step, ...], leaves: Sequence[Node]
+    ) -> tuple[Rewrite, float]:
         self.priced += 1
         before, after = self.compare(context.graph, replaced)
         estimate = after
-        piece = piece_of(context.nodes, context.frozen, replaced)
-        where = tuple(dict.fromkeys(line for node in replaced for line in node.where))
-        record = self.verdicts(piece.key)
+        piece = piece_of(leaves, context.frozen, replaced)
+        record = self.verdicts(piece.key) if self.verdicts is not no_verdict else None
         refused = "" if after < before * (1 - MARGIN) else "it is not cheaper"
         if record is not None:
             won = record.algorithm == REWRITTEN
             before, after = (record.default_seconds, record.seconds)[:: 1 if won else -1]
             refused = "" if won else "it was measured to be slower"
-        made = Rewrite(replaced, steps, before, after, where, piece, record is not None, refused)
-        return made, estimate
+        return Rewrite(replaced, steps, before, after, (), piece, record is not None, refused), estimate
 
     def note(self, refused: Rewrite) -> None:
         """Keep a rewrite that is rejected: for the same values one that was measured, else the cheapest."""
@@ -229,23 +268,15 @@ class _Search:
 
     # -- several results -----------------------------------------------------------------------------------
     def joined(self, context: Context) -> list[Rewrite]:
-        """Return the joins that pay, of each value the best one, those of later values first."""
-        found: list[Rewrite] = []
-        for ways in joins(context, self.rules):
+        """Return the joins that pay, of each value the best one."""
+        found = []
+        for ways in joins(context, self.rules, self.axes):
+            if self.spent:
+                break
             best = self.best(context, ways)
             if best is not None:
                 found.append(best)
-        return found[::-1]
-
-
-def _rewritten(graph: Graph, chosen: Sequence[Rewrite]) -> tuple[Graph, list[Rewrite]]:
-    """Return a graph with rewrites applied, and which they are: others lost a node to one before."""
-    applied = []
-    for rewrite in chosen:
-        if set(rewrite.replaced) <= set(graph.nodes):
-            graph = with_roots(graph, substitute(graph.roots, rewrite.replaced))
-            applied.append(rewrite)
-    return graph, applied
+        return found
 
 
 def _is_better(one: Rewrite, other: Rewrite) -> bool:
@@ -259,3 +290,8 @@ def _is_better(one: Rewrite, other: Rewrite) -> bool:
 
 def _loss(rewrite: Rewrite) -> float:
     return rewrite.seconds - rewrite.before_seconds
+
+
+def _kind(rewrite: Rewrite) -> tuple[float, str]:
+    """Return what equal rewrites have in common, what saves more first."""
+    return _loss(rewrite), str(rewrite.subject)

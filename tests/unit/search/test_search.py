@@ -77,7 +77,7 @@ def test_a_convolution_1x1_is_enlarged_for_a_branch_3x3_on_one_machine_and_not_o
     branches = [B.tanh(conv(x, w, 1)), B.exp(conv(x, v))]
     wide = found([x, w, v], branches, WIDE)
     assert ops(wide.graph).count("conv") == 1
-    assert [s.rule for s in wide.applied[-1].steps] == ["conv-enlarge", "parallel-convolutions"]
+    assert [s.rule for s in wide.applied[-1].steps] == ["conv-enlarge", "side by side", "parts of conv"]
     gemm = found([x, w, v], branches, GEMM)
     assert ops(gemm.graph).count("conv") == 2
     (refused,) = (r for r in gemm.rejected if len(r.replaced) == 2)
