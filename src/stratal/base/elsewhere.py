@@ -39,6 +39,17 @@ _INSTEAD: Final = {
     "Adam AdamW SGD": "it is in st.optim",
     "Dataset DataLoader TensorDataset": "it is in st.data",
     "Trainer": "it is in st.train",
+    "ModelCheckpoint Checkpoint": "fit(.., checkpoints=st.train.CheckpointManager(folder))",
+    "LearningRateScheduler LearningRateMonitor": "st.train.Schedule moves one of optim.lr_scheduler",
+    "ReduceLROnPlateau StepLR CosineAnnealingLR OneCycleLR": "optim.lr_scheduler has it; in fit, "
+    "st.train.Schedule moves it",
+    "TensorBoardLogger SummaryWriter": "st.train.TensorBoard(folder), a callback",
+    "callbacks": "they are in st.train: EarlyStopping, Schedule, EMA, CSVLog, TensorBoard",
+    "functional losses criterion": "st.nn.functional has functions, losses too; st.nn the same as modules",
+    "datasets transforms torchvision": "st.data has data sets and transforms, st.models networks",
+    "profiler": "st.profile() of a block, `stratal profile FILE.py` of a script",
+    "multiprocessing": "`stratal launch -n 4 script.py` and st.distributed; a DataLoader takes num_workers=4",
+    "save": "st.save(value, path) and st.load(path)",
     "quantization quantize": "not here: st.autocast computes in 16 bits, st.amp has a scaler of losses",
     "save_model load_model": "st.save(net, path) and st.load(path)",
 }

@@ -3,6 +3,7 @@
 `Classifier` and `Regressor` need scikit-learn, which is imported when one of them is first asked for.
 """
 
+import sys
 from typing import Any
 
 from stratal.train.callbacks import EMA as EMA
@@ -22,7 +23,9 @@ from stratal.train.trainer import Trainer as Trainer
 
 def __getattr__(name: str) -> Any:
     if name not in ("Classifier", "Regressor"):
-        raise AttributeError(f"module 'stratal.train' has no attribute {name!r}")
+        from stratal.base.elsewhere import no_attribute
+
+        raise no_attribute(sys.modules[__name__], "module 'stratal.train'", name)
     from stratal.train import estimators
 
     return getattr(estimators, name)

@@ -19,14 +19,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from stratal.base.errors import AttributeValueError
+from stratal.base.errors import AttributeValueError, DTypeError
 from stratal.formats.files import write_atomically
 from stratal.nn.module import Module
 from stratal.optim.lr_scheduler import ReduceLROnPlateau
 from stratal.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from stratal.tensor.capture import compile as compile_function
 from stratal.tensor.tensor import Tensor
-from stratal.train.history import History, Row, Running
+from stratal.train.history import History, Row, Running, column_like
 
 EVENTS: Final = ("on_fit_begin", "on_epoch_begin", "on_step_end", "on_epoch_end", "on_fit_end")
 
@@ -44,8 +44,24 @@ class Training(Protocol):
 
 
 def checked_callbacks(callbacks: Sequence[Any]) -> list[Any]:
-    """Return callbacks. Raises: AttributeValueError for a method that begins with `on_` and is no event's."""
+    """Return callbacks.
+
+    Raises: AttributeValueError for a method that begins with `on_` and is no event's; DTypeError for what is
+    no callback.
+    """
+    if not isinstance(callbacks, Sequence):
+        raise DTypeError(
+            "Trainer: callbacks is a list", got=type(callbacks).__name__, hint="callbacks=[callback]"
+        )
     for callback in callbacks:
+        if isinstance(callback, type):
+            raise DTypeError("Trainer: a callback is an object", got=f"the class {callback.__name__}",
+                             hint=f"{callback.__name__}(..)")  # fmt: skip
+        if not any(hasattr(callback, name) for name in (*EVENTS, "state_dict")) and not any(
+            name.startswith("on_") for name in dir(callback)
+        ):
+            raise DTypeError("Trainer: a callback has some of the methods that fit calls",
+                             got=f"{callback!r:.60}", hint=f"there are {', '.join(EVENTS)}")  # fmt: skip
         for name in dir(callback):
             if name.startswith("on_") and name not in EVENTS:
                 near = get_close_matches(name, EVENTS, 1)
@@ -58,13 +74,27 @@ def checked_callbacks(callbacks: Sequence[Any]) -> list[Any]:
 
 def monitored(row: Mapping[str, float], name: str, who: str) -> float:
     """Return a column of a row. Raises: AttributeValueError."""
-    if name not in row:
-        missing = "fit(.., validation=..) adds those of validation" if name.startswith("validation_") else ""
+    _check_column(list(row), name, who)
+    return float(row[name])
+
+
+def check_monitored(columns: Sequence[str], callbacks: Sequence[Any], checkpoints: Any) -> None:
+    """Check that the history will have what is monitored, where no callback of others may add to it.
+
+    Raises: AttributeValueError.
+    """
+    if all(type(c).__module__.startswith("stratal.") for c in callbacks if hasattr(c, "on_epoch_end")):
+        for watching in (*callbacks, checkpoints):
+            if (name := getattr(watching, "monitored_column", None)) is not None:
+                _check_column(columns, name, type(watching).__name__)
+
+
+def _check_column(columns: Sequence[str], name: str, who: str) -> None:
+    if name not in columns:
         raise AttributeValueError(
             f"{who}: monitors a column that the history does not have", got=name,
-            hint=missing or f"there are {', '.join(row)}",
+            hint=column_like(name, columns),
         )  # fmt: skip
-    return float(row[name])
 
 
 def sign_of(mode: str, who: str) -> float:
@@ -91,6 +121,7 @@ class EarlyStopping:
             )
         self.monitor, self.patience, self.min_delta = monitor, patience, min_delta
         self.restore_best = restore_best
+        self.monitored_column = monitor
         self._sign = sign_of(mode, "EarlyStopping")
         self.best, self.waited = math.inf, 0
         self._weights: dict[str, Tensor] | None = None
@@ -132,7 +163,14 @@ class Schedule:
     def __init__(self, scheduler: Any, *, per: str = "epoch", monitor: str = "validation_loss") -> None:
         if per not in ("epoch", "step"):
             raise AttributeValueError('Schedule: per is "epoch" or "step"', got=repr(per))
+        if not hasattr(scheduler, "step") or isinstance(scheduler, type):
+            name = getattr(scheduler, "__name__", "StepLR")
+            raise DTypeError(
+                "Schedule: takes a scheduler of optim.lr_scheduler", got=f"{scheduler!r:.60}",
+                hint=f"{name}(optimizer, ..)",
+            )  # fmt: skip
         self.scheduler, self.per, self.monitor = scheduler, per, monitor
+        self.monitored_column = monitor if isinstance(scheduler, ReduceLROnPlateau) else None
 
     def on_step_end(self, trainer: Training) -> None:
         """Move on by an update."""

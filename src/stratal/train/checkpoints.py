@@ -80,6 +80,7 @@ class CheckpointManager:
         self.folder = Path(folder)
         self.keep_last, self.keep_best, self.every, self.monitor = keep_last, keep_best, every, monitor
         self.shard_bytes, self.ranks = checked_limit(shard_bytes), ranks
+        self.monitored_column = monitor if keep_best else None
         self._sign = sign_of(mode, "CheckpointManager")
         self._values: dict[str, float | None] = {}
         self._writing = Background()

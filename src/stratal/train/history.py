@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from typing import Any, Final
 
 from stratal.base.errors import AttributeValueError
@@ -28,7 +29,7 @@ class History(Sequence[Row]):
         names = self.columns()
         if key not in names:
             raise AttributeValueError(
-                "history: a column it does not have", got=key, hint=f"there are {', '.join(names) or 'none'}"
+                "history: a column it does not have", got=key, hint=column_like(key, names)
             )
         return [row[key] for row in self.rows if key in row]
 
@@ -65,6 +66,15 @@ def _shown(value: Any) -> str:
     if isinstance(value, int):
         return str(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def column_like(name: str, columns: Sequence[str]) -> str:
+    """Return what to say to who asked for a column that is not there: one that is like it, or all."""
+    meant = name.replace("val_", "validation_", 1) if name.startswith("val_") else name
+    if meant.startswith("validation_") and not any(c.startswith("validation_") for c in columns):
+        return "fit(.., validation=..) adds those of validation"
+    near = get_close_matches(meant, columns, 1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(columns) or 'none'}"
 
 
 @dataclass

@@ -36,6 +36,11 @@ class MetricSet(Mapping[str, Metric]):
     """
 
     def __init__(self, given: Given) -> None:
+        if isinstance(given, Metric | str) or not isinstance(given, Mapping | Sequence | None):
+            raise DTypeError(
+                "Trainer: metrics is a list, or a dict of names", got=f"{given!r:.60}",
+                hint="metrics=[metric]",
+            )  # fmt: skip
         pairs = given.items() if isinstance(given, Mapping) else [(_name_of(m), m) for m in given or ()]
         self.members: dict[str, Metric] = {}
         for name, metric in pairs:

@@ -16,12 +16,13 @@ from stratal.tensor.capture import compile as compile_function
 from stratal.tensor.capture.compiled import Compiled
 from stratal.tensor.functions.shapes import concat
 from stratal.tensor.tensor import Tensor
-from stratal.train.callbacks import checked_callbacks
+from stratal.train.callbacks import Schedule, check_monitored, checked_callbacks
 from stratal.train.evaluation import Evaluating, MeanLoss, forward_of, modes_of, restore_modes
 from stratal.train.feeding import Batches, inputs_of, is_rows, pair_of, rows_of
 from stratal.train.finite import NonFiniteError, non_finite_loss
-from stratal.train.history import History, Row, Running
+from stratal.train.history import TIMES, History, Row, Running
 from stratal.train.measured import Given, MetricSet
+from stratal.train.misuse import OF_FIT, OF_TRAINER, explaining, unknown_option
 from stratal.train.progress import Progress
 from stratal.train.provenance import Provenance
 from stratal.train.randomness import random_state, set_random_state
@@ -55,6 +56,12 @@ class Trainer:
     ) -> None:  # fmt: skip
         if not isinstance(net, Module):
             raise DTypeError("Trainer: takes a module", got=type(net).__name__)
+        if loss is not None and (not callable(loss) or isinstance(loss, type)):
+            called_so = f"{loss.__name__}()" if isinstance(loss, type) else "nn.functional.mse_loss"
+            raise DTypeError(
+                "Trainer: loss is a function of (outputs, targets)", got=f"{loss!r:.60}",
+                hint=f"loss={called_so}",
+            )  # fmt: skip
         if not isinstance(optimizer, Optimizer | None):
             raise DTypeError(
                 "Trainer: takes an optimizer of the net's parameters", got=f"{optimizer!r:.60}",
@@ -78,6 +85,7 @@ class Trainer:
         self._provenance: Provenance | None = None  # of a fit with checkpoints
 
     # -- training --------------------------------------------------------------------------------------------
+    @explaining(OF_FIT)
     def fit(
         self, data: Any, *, epochs: int = 1, validation: Any = None, batch_size: int | None = None,
         shuffle: bool = True, checkpoints: Checkpoints | None = None, resume: bool = False,
@@ -96,7 +104,7 @@ class Trainer:
         """
         if self.step is None:
             raise missing_parts()
-        if epochs < 1:
+        if not isinstance(epochs, int) or epochs < 1:
             raise AttributeValueError("fit: epochs counts from 1", got=repr(epochs))
         if resume and checkpoints is None:
             raise AttributeValueError("fit: resume goes on from checkpoints", got="no checkpoints",
@@ -105,6 +113,10 @@ class Trainer:
         if validation is not None:
             size = batch_size if is_rows(validation) else None
             feeds["validation"] = self._batches("validation", validation, size)
+        if checkpoints is not None and not hasattr(checkpoints, "begin"):
+            raise DTypeError("fit: checkpoints is a manager of them", got=f"{checkpoints!r:.60}",
+                             hint="checkpoints=CheckpointManager(folder)")  # fmt: skip
+        check_monitored(self._columns(feeds), self.callbacks, checkpoints)
         self._begin(feeds, checkpoints, resume)
         shown = Progress(progress, epochs)
         modes = modes_of(self.net)
@@ -120,6 +132,13 @@ class Trainer:
             if checkpoints is not None:
                 checkpoints.wait()
         return self.history
+
+    def _columns(self, feeds: Mapping[str, Batches]) -> list[str]:
+        """Return the columns of a history, without those that callbacks of others add."""
+        of_validation = [*(["loss"] if self.loss else []), *self.metrics] if "validation" in feeds else []
+        scheduled = ["lr"] if any(isinstance(c, Schedule) for c in self.callbacks) else []
+        validated = [f"validation_{name}" for name in of_validation]
+        return ["epoch", "loss", *self.metrics, *validated, *scheduled, *TIMES]
 
     def stop(self, reason: str) -> None:
         """End training when the epoch under way is complete."""
@@ -242,6 +261,7 @@ class Trainer:
             getattr(callback, event)(self)
 
     # -- evaluation ------------------------------------------------------------------------------------------
+    @explaining(OF_FIT)
     def evaluate(self, data: Any, *, batch_size: int | None = None) -> dict[str, Any]:
         """Return the mean loss and the metrics over `data`, in evaluation mode, without gradients."""
         if self.loss is None and not self.metrics:
@@ -260,6 +280,7 @@ class Trainer:
             raise AttributeValueError(f"{batches.name}: the data gave no batch")
         return {**({} if self.loss is None else {"loss": found.mean()}), **metrics.results()}
 
+    @explaining(OF_FIT)
     def predict(self, data: Any, *, batch_size: int | None = None) -> Any:
         """Return the net's outputs for all of `data`: an array of inputs, or batches, whose targets are left
         out.
@@ -340,10 +361,7 @@ def _step_options(options: Mapping[str, Any], step: Any) -> StepOptions:
     known = StepOptions.__dataclass_fields__
     unknown = sorted(set(options) - set(known))
     if unknown:
-        raise AttributeValueError(
-            "Trainer: an option it does not have", got=", ".join(unknown),
-            hint=f"there are {', '.join(known)}",
-        )  # fmt: skip
+        raise unknown_option("Trainer", unknown[0], [*known, "callbacks", "metrics"], OF_TRAINER)
     others = sorted(set(options) - {"precision", "check_finite"})
     if step is not None and (others or options.get("check_finite") == "gradients"):
         raise AttributeValueError(
