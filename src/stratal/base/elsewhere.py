@@ -49,7 +49,6 @@ _INSTEAD: Final = {
     "datasets transforms torchvision": "st.data has data sets and transforms, st.models networks",
     "profiler": "st.profile() of a block, `stratal profile FILE.py` of a script",
     "multiprocessing": "`stratal launch -n 4 script.py` and st.distributed; a DataLoader takes num_workers=4",
-    "save": "st.save(value, path) and st.load(path)",
     "quantization quantize": "not here: st.autocast computes in 16 bits, st.amp has a scaler of losses",
     "save_model load_model": "st.save(net, path) and st.load(path)",
 }

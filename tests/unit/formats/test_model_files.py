@@ -62,6 +62,7 @@ def test_a_model_comes_back_as_it_was(tmp_path: Path, path: str) -> None:
     assert found.optimizer["state"][0]["exp_avg"].tolist() == [1, 1, 1, 1]
 
 
+@pytest.mark.row("B6")
 def test_the_graph_is_text_a_person_can_read_and_the_large_constant_is_not_in_it(tmp_path: Path) -> None:
     write_model(tmp_path / "model", small_model())
     (file,) = (tmp_path / "model").glob("graph.*.json")

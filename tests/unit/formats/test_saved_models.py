@@ -98,6 +98,7 @@ def plain_network() -> Any:
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
+@pytest.mark.row("B6")
 @pytest.mark.parametrize(
     "make", [lambda p: optim.Adam(p, lr=0.01), lambda p: optim.SGD(p, lr=0.1, momentum=0.9)]
 )

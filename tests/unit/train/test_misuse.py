@@ -82,7 +82,7 @@ def test_names_of_other_libraries_say_what_there_is() -> None:
         (st.train, "ReduceLROnPlateau", "lr_scheduler"), (st, "torchvision", "st.models"),
         (st, "transforms", "st.data"), (st, "losses", "nn.functional"),
         (st, "multiprocessing", "stratal launch"),
-        (st, "onnx", "st.save"), (st, "profiler", "st.profile"), (small(), "save", "st.save"),
+        (st, "onnx", "st.save"), (st, "profiler", "st.profile"),
     ):  # fmt: skip
         with pytest.raises(AttributeError) as caught:
             getattr(owner, name)
