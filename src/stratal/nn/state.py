@@ -85,6 +85,9 @@ def _hint(own: Mapping[str, Tensor], state: Mapping[str, Any], misshapen: bool) 
     for key, part in state.items():
         if isinstance(part, Mapping) and any(name in own for name in part):
             return f"this is a checkpoint: load_state_dict(checkpoint[{key!r}])"
+        for inner, deeper in part.items() if isinstance(part, Mapping) else ():
+            if isinstance(deeper, Mapping) and any(name in own for name in deeper):
+                return f"this is a checkpoint: load_state_dict(checkpoint[{key!r}][{inner!r}])"
     return (
         "the module was built with other sizes" if misshapen else "strict=False loads the names that match"
     )

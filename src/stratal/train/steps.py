@@ -107,9 +107,20 @@ class TrainingStep:
     @property
     def plan(self) -> Any:
         """The plan of the program of a batch. Raises: CallOrderError where the step is not compiled."""
+        return self._of_a_batch("plan").plan
+
+    def explain(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the decisions behind the program of a batch, as of a compiled function."""
+        return self._of_a_batch("explain").explain(*args, **kwargs)
+
+    def view(self, path: Any = None, **options: Any) -> Any:
+        """Return the explorer's page of the program of a batch, as of a compiled function."""
+        return self._of_a_batch("view").view(path, **options)
+
+    def _of_a_batch(self, asked: str) -> Any:
         if not self.programs:
-            raise CallOrderError("plan: of a compiled step", got="compiled=False")
-        return next(iter(self.programs.values())).plan
+            raise CallOrderError(f"{asked}: of a compiled step", got="compiled=False")
+        return next(iter(self.programs.values()))
 
     def __call__(self, x: Any, y: Any) -> tuple[Tensor, Any]:
         if self.options.accumulate == 1:

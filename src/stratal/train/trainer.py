@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from stratal.base import tree
 from stratal.base.dtypes import float32
@@ -116,6 +116,7 @@ class Trainer:
         if checkpoints is not None and not hasattr(checkpoints, "begin"):
             raise DTypeError("fit: checkpoints is a manager of them", got=f"{checkpoints!r:.60}",
                              hint="checkpoints=CheckpointManager(folder)")  # fmt: skip
+        self._refuse_other_schedules()
         check_monitored(self._columns(feeds), self.callbacks, checkpoints)
         self._begin(feeds, checkpoints, resume)
         shown = Progress(progress, epochs)
@@ -132,6 +133,17 @@ class Trainer:
             if checkpoints is not None:
                 checkpoints.wait()
         return self.history
+
+    def _refuse_other_schedules(self) -> None:
+        """Raises: AttributeValueError for a schedule of another optimizer than that of the step."""
+        for callback in self.callbacks if isinstance(self.step, TrainingStep) else ():
+            other = getattr(callback.scheduler, "optimizer", None) if isinstance(callback, Schedule) else None
+            if other is not None and other is not self.step.optimizer:
+                raise AttributeValueError(
+                    "fit: a schedule moves the rates of another optimizer than the one that trains",
+                    got=f"Schedule({type(callback.scheduler).__name__})",
+                    hint="make the scheduler of the optimizer that the Trainer has",
+                )  # fmt: skip
 
     def _columns(self, feeds: Mapping[str, Batches]) -> list[str]:
         """Return the columns of a history, without those that callbacks of others add."""
@@ -160,7 +172,8 @@ class Trainer:
             if set(state["feeds"]) != set(feeds):
                 raise AttributeValueError(
                     "fit: resumes with the data of the run it goes on with",
-                    got=f"{', '.join(feeds)} for {', '.join(state['feeds'])}",
+                    got=f"{'no' if 'validation' in state['feeds'] else 'a'} validation",
+                    hint="validation= as in that run",
                 )
             for name, feed in feeds.items():
                 feed.load_state_dict(state["feeds"][name])
@@ -322,6 +335,11 @@ class Trainer:
         self._load(state, None)
 
     def _load(self, state: Mapping[str, Any], ranks: Any) -> None:
+        if _STATE - {*state}:
+            raise AttributeValueError(
+                "Trainer: takes what its state_dict returned", got=", ".join(map(str, state)) or "nothing",
+                hint='state["trainer"] of a checkpoint' if "trainer" in state else "trainer.state_dict()",
+            )  # fmt: skip
         callbacks = self._having("state_dict")
         saved = [(name, found) for name, found in state["callbacks"] if found is not None]
         here, there = [type(c).__name__ for c in callbacks], [name for name, _ in saved]
@@ -337,7 +355,7 @@ class Trainer:
         else:
             for name, part in parts.items():
                 part.load_state_dict(state[name])
-        if state["scaler"] is not None and hasattr(self.step, "scaler"):
+        if state["scaler"] and hasattr(self.step, "scaler"):
             self.step.scaler.load_state_dict(state["scaler"])
         for callback, (_, found) in zip(callbacks, saved, strict=True):
             callback.load_state_dict(found)
@@ -355,6 +373,9 @@ class Trainer:
     def __repr__(self) -> str:
         parts = [type(part).__name__ for part in (self.net, self.optimizer) if part is not None]
         return f"<Trainer of {', '.join(parts)}: {self.epoch} epochs, {self.steps} steps>"
+
+
+_STATE: Final = {"net", "optimizer", "scaler", "callbacks", "metrics", "random", "epoch", "steps", "history"}
 
 
 def _step_options(options: Mapping[str, Any], step: Any) -> StepOptions:

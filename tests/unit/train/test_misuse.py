@@ -52,6 +52,52 @@ def test_what_others_take_is_refused_with_what_is_taken_here(
     assert hint in caught.value.hint
 
 
+def test_a_schedule_of_another_optimizer_is_refused_and_one_of_a_step_of_ones_own_is_not() -> None:
+    schedule = Schedule(optim.lr_scheduler.StepLR(optim.SGD(small().parameters(), lr=0.1), 1))
+    trainer = other(callbacks=[schedule])
+    with pytest.raises(StratalError, match="the rates of another optimizer") as caught:
+        trainer.fit((X, Y))
+    assert caught.value.got == "Schedule(StepLR)" and trainer.steps == 0
+    sgd = optim.SGD(trainer.net.parameters(), lr=0.1)
+
+    def step(x: Any, y: Any) -> Any:
+        loss = LOSS(trainer.net(x), y)
+        sgd.zero_grad()
+        loss.backward()
+        sgd.step()
+        return loss
+
+    assert len(Trainer(trainer.net, step=step, callbacks=[schedule]).fit((X, Y))) == 1
+
+
+def test_a_checkpoint_where_a_part_of_it_belongs_says_which_part(tmp_path: Any) -> None:
+    manager, trainer = CheckpointManager(tmp_path), other()
+    trainer.fit((X, Y), checkpoints=manager)
+    state = manager.load()
+    with pytest.raises(StratalError, match="takes what its state_dict returned") as caught:
+        trainer.load_state_dict(state)
+    assert caught.value.hint == 'state["trainer"] of a checkpoint'
+    with pytest.raises(StratalError, match="does not fit") as caught:
+        trainer.net.load_state_dict(state)
+    assert "checkpoint['trainer']['net']" in caught.value.hint
+    with pytest.raises(StratalError, match="with the data of the run") as caught:
+        other().fit((X, Y), validation=(X, Y), checkpoints=manager, resume=True)
+    assert caught.value.got == "a validation"
+    scaled = other(precision="float16")
+    scaled.fit((X, Y), epochs=2, checkpoints=manager, resume=True)  # a scaler begins
+    assert scaled.epoch == 2
+
+
+def test_the_page_and_the_decisions_of_the_trainers_step_are_those_of_its_program(tmp_path: Any) -> None:
+    trainer = other()
+    trainer.fit((X[:32], Y[:32]))
+    trainer.step.view(tmp_path / "step.html")
+    assert "<html" in (tmp_path / "step.html").read_text()[:200].lower()
+    assert str(trainer.step.explain())
+    with pytest.raises(StratalError, match="view: of a compiled step"):
+        other(compiled=False).step.view()
+
+
 class AddsAColumn:
     def on_epoch_end(self, trainer: Trainer, row: dict[str, Any]) -> None:
         row["mine"] = 1.0
