@@ -213,11 +213,22 @@ class TrainingStep:
         return flags
 
     def _refuse_other_parameters(self) -> None:
-        """Raises: CallOrderError where no parameter of the optimizer has a gradient."""
+        """Raises: CallOrderError where no parameter of the optimizer has a gradient, or some are of a part
+        that the net has no more, and those of the part in its place would not be trained.
+        """
         given = [p for group in self.optimizer.param_groups for p in group["params"]]
-        if any(p.grad is not None for p in given):
-            return
         nets = {id(p) for p in self.net.parameters()}
+        if any(p.grad is not None for p in given):
+            stale = any(p.grad is None and id(p) not in nets for p in given)
+            known = {id(p) for p in given}
+            missing = [n for n, p in self.net.named_parameters() if p.grad is not None and id(p) not in known]
+            if stale and missing:
+                raise CallOrderError(
+                    "fit: the optimizer lacks parameters of the net, and has some that are not the net's",
+                    got=", ".join(missing[:4]) + ", .." * (len(missing) > 4),
+                    hint="make the optimizer when the net has all its parts",
+                )
+            return
         own = sum(id(p) in nets for p in given)
         raise CallOrderError(
             "fit: no parameter of the optimizer has a gradient, so nothing would be trained",

@@ -11,7 +11,7 @@ from stratal.base import tree
 from stratal.base.dtypes import float32
 from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError
 from stratal.nn.module import Module
-from stratal.optim import Optimizer
+from stratal.optim import LBFGS, Optimizer
 from stratal.tensor.capture import compile as compile_function
 from stratal.tensor.capture.compiled import Compiled
 from stratal.tensor.functions.shapes import concat
@@ -66,6 +66,11 @@ class Trainer:
             raise DTypeError(
                 "Trainer: takes an optimizer of the net's parameters", got=f"{optimizer!r:.60}",
                 hint="optimizer=optim.Adam(net.parameters())",
+            )  # fmt: skip
+        if isinstance(optimizer, LBFGS) and step is None:
+            raise DTypeError(
+                "Trainer: LBFGS steps with a closure, which a step of your own gives it", got="LBFGS",
+                hint="Trainer(net, step=step, optimizer=optimizer, compiled=False)",
             )  # fmt: skip
         self.net, self.loss, self.optimizer = net, loss, optimizer
         self.metrics = MetricSet(metrics)

@@ -40,6 +40,7 @@ def other(**options: Any) -> Trainer:
         (lambda t: Trainer(t.net, loss="mse"), "loss is a function of", "nn.functional.mse_loss"),
         (lambda t: Trainer(t.net, loss=nn.MSELoss), "loss is a function of", "MSELoss()"),
         (lambda t: Trainer(t.net, loss=LOSS, optimizer=optim.Adam), "takes an optimizer", "net.parameters()"),
+        (lambda t: Trainer(t.net, optimizer=optim.LBFGS(t.net.parameters())), "a closure", "step=step"),
         (lambda t: Schedule(optim.lr_scheduler.StepLR), "takes a scheduler", "StepLR(optimizer, .."),
         (lambda t: t.fit((X, Y)).rows and t.history["val_loss"], "a column it does not have", "validation"),
     ],
@@ -104,16 +105,17 @@ class AddsAColumn:
 
 
 def test_a_column_that_will_not_be_there_is_refused_before_the_first_epoch(tmp_path: Any) -> None:
-    sgd = optim.SGD(small().parameters(), lr=0.1)
-    plateau = Schedule(optim.lr_scheduler.ReduceLROnPlateau(sgd), monitor="loss_")
     best = CheckpointManager(tmp_path / "run", keep_best=1, monitor="val_loss")
     for callbacks, checkpoints, hint in (
         ([EarlyStopping("val_loss")], None, "did you mean validation_loss?"),
         ([EarlyStopping("validation_loss")], None, "fit(.., validation=..)"),
-        ([plateau], None, "did you mean loss?"),
+        ([], None, "did you mean loss?"),
         ([], best, "did you mean validation_loss?"),
     ):
         trainer = other(callbacks=callbacks)
+        if checkpoints is None and not callbacks:
+            plateau = optim.lr_scheduler.ReduceLROnPlateau(trainer.optimizer)
+            trainer.callbacks.append(Schedule(plateau, monitor="loss_"))
         data = {} if hint.startswith("fit") else {"validation": (X, Y)}
         with pytest.raises(StratalError, match="monitors a column that the history") as caught:
             trainer.fit((X, Y), checkpoints=checkpoints, **data)

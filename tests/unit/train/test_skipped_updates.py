@@ -69,6 +69,19 @@ def test_an_optimizer_whose_parameters_take_no_part_in_the_loss_is_refused() -> 
     assert caught.value.got == "1 parameter, all of the net's"
 
 
+def test_an_optimizer_of_a_part_that_was_replaced_is_refused_and_one_of_two_nets_is_not() -> None:
+    net, second = small(), small(seed=1)
+    sgd = optim.SGD([*net.parameters(), *second.parameters()], lr=0.1)
+    Trainer(net, loss=LOSS, optimizer=sgd).fit((X, Y))
+    net[3] = st.nn.Linear(8, 2)
+    before = bits(net)
+    with pytest.raises(StratalError, match="the optimizer lacks parameters of the net") as caught:
+        Trainer(net, loss=LOSS, optimizer=sgd).fit((X, Y))
+    assert caught.value.got == "3.weight, 3.bias" and bits(net) == before
+    body = optim.SGD(net[0].parameters(), lr=0.1)  # by intent: it has nothing that is no part of the net
+    Trainer(net, loss=LOSS, optimizer=body).fit((X, Y))
+
+
 def test_what_only_the_loss_knows_may_be_trained() -> None:
     net = small()
     heat = st.nn.Parameter(st.ones(()))
