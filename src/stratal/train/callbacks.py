@@ -196,7 +196,8 @@ class Schedule:
 
 
 class EMA:
-    """An exponential average of the weights, `decay * average + (1 - decay) * weights` after each update.
+    """An exponential average of the weights: those after the first update, then after each further one
+    `decay * average + (1 - decay) * weights`. Buffers follow the net.
 
     `net` is the averaged copy: evaluate it with a Trainer of its own, or save it.
     """

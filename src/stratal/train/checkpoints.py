@@ -85,6 +85,9 @@ class CheckpointManager:
         self._values: dict[str, float | None] = {}
         self._writing = Background()
 
+    def __repr__(self) -> str:
+        return f"<CheckpointManager of {self.folder}: the last {self.keep_last}, the best {self.keep_best}>"
+
     # -- reading ---------------------------------------------------------------------------------------------
     def paths(self) -> list[Path]:
         """Return the checkpoints that stand, oldest first. Raises: MissingFileError."""

@@ -13,7 +13,8 @@ REFRESH_S: Final = 0.1
 class Progress:
     """Draws an epoch's line at most ten times a second, and leaves it standing when the epoch ends.
 
-    Without a terminal, or where `shown` is False, nothing is drawn and rich is not imported.
+    Where `shown` is False nothing is drawn and rich is not imported. Without a terminal nothing is drawn
+    either, unless `shown` is True: a log gets the line of each epoch that ended.
     """
 
     def __init__(self, shown: bool | None, epochs: int) -> None:
@@ -33,8 +34,9 @@ class Progress:
         self._batches = batches
         self._began = time.perf_counter()
         self._due = self._began + REFRESH_S
-        self._live = Live(self._title, console=self._console, auto_refresh=False)
-        self._live.start()
+        if self._console.is_terminal:
+            self._live = Live(self._title, console=self._console, auto_refresh=False)
+            self._live.start()
 
     def step(self, running: Running) -> None:
         """Draw where the epoch is, if it is time."""
@@ -45,10 +47,13 @@ class Progress:
 
     def end(self, running: Running, row: Row | None) -> None:
         """End the line with the epoch's results."""
+        if self._console is None:
+            return
+        line = self._line(running, time.perf_counter() - self._began, row)
         if self._live is None:
+            self._console.print(line, soft_wrap=True)
             return
         live, self._live = self._live, None
-        line = self._line(running, time.perf_counter() - self._began, row)
         live.update(line, refresh=True)
         live.stop()
 

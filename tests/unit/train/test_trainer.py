@@ -314,6 +314,16 @@ def test_nothing_is_shown_without_a_terminal(capfd: pytest.CaptureFixture[str]) 
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_log_gets_a_whole_line_for_each_epoch_where_that_is_asked_for(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    metrics = {f"a metric with a long name {k}": lambda out, y: out.mean() for k in range(3)}
+    trainer_of(small(), metrics=metrics).fit(batches(), epochs=2, progress=True)
+    lines = capfd.readouterr().err.splitlines()
+    assert [line[:9] for line in lines] == ["epoch 1/2", "epoch 2/2"]
+    assert all("a metric with a long name 2" in line and "compute" in line for line in lines)
+
+
 def modes(net: nn.Module) -> list[bool]:
     return [part.training for part in net.modules()]
 
