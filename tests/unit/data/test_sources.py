@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import sqlite3
 import sys
+import time
+import weakref
 from collections.abc import Callable
 from copy import copy
 from pathlib import Path
@@ -589,6 +592,52 @@ def test_columns_of_any_positions_are_those_of_the_rows(cache_bytes: int) -> Non
         source.columns_at([2, 3])["x"][0] = 1
     with pytest.raises(IndexOutOfRangeError, match="a row of 20"):
         source.columns_at([0, 20])
+
+
+def test_groups_are_read_ahead_once_and_errors_come_with_theirs() -> None:
+    reads: list[int] = []
+
+    def read(group: int) -> dict[str, Any]:
+        reads.append(group)
+        if group == 4:
+            raise ValueError("group 4")
+        return {"x": np.arange(10 * group, 10 * group + 10)}
+
+    source = ColumnGroups(read, [10] * 6, ["x"], cache_bytes=100, ahead=2)
+    for _ in range(2):  # passes
+        reads.clear()
+        found = [source.columns_at(range(k, k + 5))["x"].tolist() for k in range(0, 40, 5)]
+        assert sum(found, []) == list(range(40))  # noqa: RUF017
+        with pytest.raises(ValueError, match="group 4"):
+            source.columns_at(range(38, 45))
+        assert source.columns_at([55])["x"].tolist() == [55]
+        assert sorted(reads)[:4] == [0, 1, 2, 3] and reads.count(4) == 1
+    assert source.columns_at([5, 33, 12])["x"].tolist() == [5, 33, 12]
+    whole = ColumnGroups(lambda k: {"x": np.full(3, k)}, [3] * 5, ["x"], ahead=3)
+    assert whole.columns_at(range(15))["x"].tolist() == np.repeat(range(5), 3).tolist()
+    assert whole.columns_at([14, 0])["x"].tolist() == [4, 0]
+
+
+def test_what_was_read_ahead_goes_with_its_reader() -> None:
+    class Held:
+        def __call__(self, group: int) -> dict[str, Any]:
+            return {"x": np.zeros(3)}
+
+    held = Held()
+    freed = weakref.ref(held)
+    source = ColumnGroups(held, [3] * 9, ["x"], ahead=2)
+    gc.collect()
+    gc.disable()
+    try:
+        source.columns_at([0])
+        del source, held
+        for _ in range(1000):
+            if freed() is None:
+                break
+            time.sleep(0.01)
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("columns", [None, ["name", "x"], ["x", "id"]])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any, Final
 
 import numpy as np
@@ -21,12 +23,13 @@ class ColumnGroups:
     """Rows in groups; `read(k)` returns the columns of group k, `sizes` has how many rows each has.
 
     Groups that were read last stay in memory, up to `cache_bytes`: rows in any order are quick where all
-    groups fit. Where they do not, `shuffle(window)` reads each group once.
+    groups fit. Where they do not, `shuffle(window)` reads each group once. While they are read one after the
+    other, threads read so many of the next ones as `ahead` says.
     """
 
     def __init__(
         self, read: Callable[[int], Mapping[str, Column]], sizes: Sequence[int], names: Sequence[str],
-        cache_bytes: int = CACHE_BYTES,
+        cache_bytes: int = CACHE_BYTES, ahead: int = 0,
     ) -> None:  # fmt: skip
         self._read, self.names = read, list(names)
         self._sizes = list(sizes)
@@ -34,6 +37,7 @@ class ColumnGroups:
         self._cache_bytes = cache_bytes
         self._groups: OrderedDict[int, tuple[int, Mapping[str, Column]]] = OrderedDict()
         self._whole: Mapping[str, Column] | None = None  # all groups as one, which then replaces them
+        self._next = _ReadAhead(read, len(self._sizes), ahead) if ahead else None
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -95,7 +99,7 @@ class ColumnGroups:
             if group in self._groups:
                 self._groups.move_to_end(group)
                 return self._groups[group][1]
-            columns = self._read(group)
+            columns = self._read(group) if self._next is None else self._next.read(group)
             if wrong := [name for name in self.names if len(columns[name]) != self._sizes[group]]:
                 raise FormatError(f"{type(self).__name__}: a group has as many rows as the file says",
                                   got=f"{len(columns[wrong[0]])} of {self._sizes[group]}")  # fmt: skip
@@ -115,6 +119,36 @@ class ColumnGroups:
                     name: _fixed(_joined([part.pop(name) for part in parts])) for name in self.names
                 }
             return self._whole
+
+
+class _ReadAhead:
+    """Reads groups; threads read the ones after a group that followed the one before."""
+
+    def __init__(self, read: Callable[[int], Mapping[str, Column]], count: int, ahead: int) -> None:
+        self._read, self._count, self._ahead = read, count, ahead
+        self._last = -1
+        self._threads: ThreadPoolExecutor | None = None
+        self._under_way: dict[int, Future[Mapping[str, Column]]] = {}
+
+    def read(self, group: int) -> Mapping[str, Column]:
+        """Return the columns of a group. Raises: what reading it raises."""
+        if group not in (0, self._last + 1):
+            self._under_way.clear()
+        else:
+            begin = max(self._under_way, default=group) + 1
+            for later in range(begin, min(group + self._ahead + 1, self._count)):
+                self._start(later)
+        self._last = group
+        made = self._under_way.pop(group, None)
+        return self._read(group) if made is None else made.result()
+
+    def _start(self, group: int) -> None:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._ahead, "stratal-data-ahead")
+        self._under_way[group] = self._threads.submit(copy_context().run, self._read, group)
+        if group == self._count - 1:
+            self._threads.shutdown(wait=False)  # after what they have begun
+            self._threads = None
 
 
 def checked_positions(positions: Sequence[int] | Array, count: int) -> Array:

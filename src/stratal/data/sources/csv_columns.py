@@ -150,17 +150,49 @@ def _buffer(column: Any, dtype: Any) -> Array:
     return np.frombuffer(column.buffers()[1], dtype, len(column), 8 * column.offset)
 
 
-def cell_columns(
-    text: str, count: int, names: Sequence[str], types: Mapping[str, Type], delimiter: str
-) -> dict[str, Column] | None:
-    """Return the columns in `types` of `count` records, none of which has a line break within; or None."""
-    cells = _split(text, count, len(names), delimiter)
-    if cells is None:
-        return None
-    columns = dict(zip(names, cells, strict=True))
+def found_type(cells: Sequence[str]) -> Type:
+    """Return the first of int, float and str that takes all cells of a column, as those that batches need."""
+    plain = "_" not in "".join(cells)
+    for takes, kind in (
+        (whole, whole), (whole_or_empty, whole_or_missing), (float if plain else number, number),
+        (number, number),
+    ):  # fmt: skip
+        try:
+            list(map(takes, cells))
+        except ValueError:
+            continue
+        return kind
+    return str
+
+
+def cell_columns(cells: Mapping[str, Sequence[str]], types: Mapping[str, Type]) -> dict[str, Column] | None:
+    """Return the columns in `types` of cells; None where a type does not take one."""
     try:
-        return {n: _from_cells(columns[n], kind, "_" in text) for n, kind in types.items()}
+        return {name: _from_cells(cells[name], kind) for name, kind in types.items()}
     except (ValueError, TypeError):
+        return None
+
+
+def cells_of(
+    records: Sequence[bytes], width: int, delimiter: str, encoding: str
+) -> Sequence[Sequence[str]] | None:
+    """Return the cells of records by column; None where there are not `width` in each.
+
+    Records without line breaks can only be joined by a stray quote, which shows in their number.
+    """
+    text = b"\n".join(records)
+    if text.count(b"\n") != len(records) - 1 or b"\r" in text:
+        return None
+    return text_cells(text, len(records), width, delimiter, encoding)
+
+
+def text_cells(
+    text: bytes, count: int, width: int, delimiter: str, encoding: str
+) -> Sequence[Sequence[str]] | None:
+    """Return the cells of `count` records by column, none of which has a line break within; or None."""
+    try:
+        return _split(text.decode(encoding), count, width, delimiter)
+    except UnicodeDecodeError:
         return None
 
 
@@ -183,8 +215,9 @@ def _split(text: str, count: int, width: int, delimiter: str) -> Sequence[Sequen
     return list(zip(*table, strict=True))
 
 
-def _from_cells(cells: Sequence[str], kind: Type, underscores: bool) -> Column:
+def _from_cells(cells: Sequence[str], kind: Type) -> Column:
     """Return a column of cells. Raises: ValueError, TypeError for one that the type does not take."""
+    underscores = (kind in FLOATS or kind is whole) and "_" in "".join(cells)
     if kind in FLOATS:
         try:
             exact = underscores or kind is whole_or_missing

@@ -5,7 +5,9 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from stratal.base.dtypes import as_dtype
@@ -18,15 +20,15 @@ from stratal.data.sources.csv_columns import (
     Type,
     arrow_columns,
     cell_columns,
-    number,
-    whole,
-    whole_or_empty,
-    whole_or_missing,
+    cells_of,
+    found_type,
+    text_cells,
 )
 from stratal.data.sources.lines import Rows, TextRecords
 from stratal.data.sources.opening import Paths, checked_columns, checked_encoding
 
 _LOOKED_AT: Final = 1000  # rows that types are found in
+_AHEAD: Final = 3  # groups that threads parse while others are read
 _GROUP: Final = 1 << 14  # rows that are parsed at once
 
 
@@ -86,18 +88,17 @@ class CSV(Rows):
 
     def _found_types(self, columns: Sequence[str]) -> dict[str, Type]:
         """Return int, float or str for columns, by their first rows; rows that are bad do not count."""
-        left = dict.fromkeys(columns, 0)
-        kinds: list[Type] = [whole, whole_or_empty, number, str]
-        reads: list[Type] = [whole, whole_or_missing, number, str]
-        for record in self.records.at(range(min(_LOOKED_AT, len(self.records)) if columns else 0)):
-            try:
-                cells = self._row_cells(*record)
-            except BadRowError:
-                continue
-            for name in columns:
-                while not _takes(kinds[left[name]], cells[name]):
-                    left[name] += 1
-        return {name: reads[k] for name, k in left.items()}
+        records = self.records.at(range(min(_LOOKED_AT, len(self.records)) if columns else 0))
+        texts = [data for _, _, data in records]
+        cells = cells_of(texts, len(self._names), self._delimiter, self._encoding)
+        if cells is None:
+            table = []
+            for record in records:
+                with suppress(BadRowError):
+                    table.append(self._row_cells(*record))
+            return {name: found_type([row[name] for row in table]) for name in columns}
+        by_name = dict(zip(self._names, cells, strict=True))
+        return {name: found_type(by_name[name]) for name in columns}
 
     def _cells(self, path: str, number: int, record: bytes) -> list[str]:
         try:
@@ -153,7 +154,8 @@ class CSV(Rows):
                 by_rows.add(group)
             raise _ByRowsError
 
-        return ColumnGroups(read, [stop - start for _, start, stop in spans], self.columns, self._cache_bytes)
+        return ColumnGroups(read, [stop - start for _, start, stop in spans], self.columns, self._cache_bytes,
+                            min(_AHEAD, (os.cpu_count() or 1) - 1))  # fmt: skip
 
     def row(self, path: str, number: int, record: bytes) -> dict[str, Any]:
         """Return the row of a record. Raises: BadRowError."""
@@ -193,29 +195,11 @@ class _Parser(NamedTuple):
             found = arrow_columns(text, stop - start, self.names, self.types, self.delimiter)
             if found is not None:
                 return found
-        return self._parsed(text, stop - start)
+        return self._typed(text_cells(text, stop - start, len(self.names), self.delimiter, self.encoding))
 
     def columns(self, records: Sequence[bytes]) -> dict[str, Column] | None:
-        """Return the columns of records.
+        """Return the columns of records."""
+        return self._typed(cells_of(records, len(self.names), self.delimiter, self.encoding))
 
-        Records without line breaks can only be joined by a stray quote, which shows in their number.
-        """
-        text = b"\n".join(records)
-        if text.count(b"\n") != len(records) - 1 or b"\r" in text:
-            return None
-        return self._parsed(text, len(records))
-
-    def _parsed(self, text: bytes, count: int) -> dict[str, Column] | None:
-        try:
-            decoded = text.decode(self.encoding)
-        except UnicodeDecodeError:
-            return None
-        return cell_columns(decoded, count, self.names, self.types, self.delimiter)
-
-
-def _takes(kind: Type, cell: str) -> bool:
-    try:
-        kind(cell)
-    except ValueError:
-        return False
-    return True
+    def _typed(self, cells: Sequence[Sequence[str]] | None) -> dict[str, Column] | None:
+        return None if cells is None else cell_columns(dict(zip(self.names, cells, strict=True)), self.types)
