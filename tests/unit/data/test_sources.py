@@ -45,6 +45,7 @@ from stratal.data import (
     memory_map,
 )
 from stratal.data.collate import collated_columns
+from stratal.data.sources import lines
 from stratal.data.sources.columns import ColumnGroups
 
 pytestmark = [pytest.mark.quick, pytest.mark.row("F21")]
@@ -772,6 +773,18 @@ def test_bad_rows_of_text_files_name_the_line_an_editor_shows(tmp_path: Path) ->
     assert [source.records.line(str(path), k) for k in (3, 0, 1, 2, 0)] == [7, 2, 5, 6, 2]
     error = copy(found.bad_rows[0])  # as a worker process hands it over
     assert (error.row, error.column, error.line) == (found.bad_rows[0].row, "k", found.bad_rows[0].line)
+
+
+@pytest.mark.parametrize("block", [1, 3, 16, 1 << 22])
+def test_records_are_found_across_the_blocks_that_threads_look_at(
+    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "_BLOCK", block)
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'k,s\n1,"a\nb"\r\n\n2,"c""\n""\n"\n3,"\n\n\n"\n4,d')
+    assert [row["s"] for row in CSV(path)] == ["a\nb", 'c"\n"\n', "\n\n\n", "d"]
+    assert [CSV(path).records.line(str(path), k) for k in range(4)] == [2, 5, 8, 12]
+    assert len(TextLines(path)) == 9
 
 
 def test_blank_lines_of_json_are_empty_ones(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,8 @@ from stratal.data.bad_rows import BadRowError
 from stratal.data.sources.opening import Paths, opening, paths_of
 
 Array = np.ndarray[Any, Any]
-_BLOCK: Final = 1 << 24  # bytes looked at at once
+_BLOCK: Final = 1 << 22  # bytes looked at at once
+_THREADS: Final = 4
 _BLANKS: Final = b" \t\r"
 _NEWLINE, _QUOTE, _RETURN = b"\n"[0], b'"'[0], b"\r"[0]
 
@@ -131,6 +133,32 @@ def _mapped(path: str) -> mmap.mmap | bytes:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
+def _scanned(data: mmap.mmap | bytes, quotes: bool) -> Iterator[_Block]:
+    """Yield the line breaks of each block, which threads look for."""
+
+    def scan(start: int) -> _Block:
+        block = np.frombuffer(data, np.uint8, min(_BLOCK, len(data) - start), start)
+        found = np.flatnonzero(block == _NEWLINE)
+        marks = np.flatnonzero(block == _QUOTE) if quotes else ()
+        odd = np.searchsorted(marks, found) % 2 == 1 if len(marks) else np.zeros(len(found), np.bool_)
+        return _Block(found + start, odd, len(marks))
+
+    starts = range(0, len(data), _BLOCK)
+    if len(starts) < 2:
+        yield from map(scan, starts)
+        return
+    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as threads:
+        yield from threads.map(scan, starts)
+
+
+class _Block(NamedTuple):
+    """Line breaks in a block of a file, whether quotes before each in it are odd, and how many it has."""
+
+    breaks: Array
+    odd: Array
+    quotes: int
+
+
 def _inked(data: mmap.mmap | bytes, spans: Array) -> Array:
     """Return the spans that have more than blanks."""
     if not len(spans):
@@ -143,15 +171,10 @@ def _inked(data: mmap.mmap | bytes, spans: Array) -> Array:
 
 def _records(data: mmap.mmap | bytes, quotes: bool) -> Array:
     """Return where each record begins and ends, int64[n, 2], without its line break."""
-    breaks, inside = [], 0
-    for start in range(0, len(data), _BLOCK):
-        block = np.frombuffer(data, np.uint8, min(_BLOCK, len(data) - start), start)
-        found = np.flatnonzero(block == _NEWLINE)
-        if quotes:
-            marks = np.flatnonzero(block == _QUOTE)
-            found = found[(np.searchsorted(marks, found) + inside) % 2 == 0]
-            inside += len(marks)
-        breaks.append(found + start)
+    breaks, inside = [], 0  # whether a block begins within quotes
+    for found in _scanned(data, quotes):
+        breaks.append(found.breaks[found.odd == inside])
+        inside = (inside + found.quotes) % 2
     ends = np.concatenate([*breaks, np.array([len(data)])]).astype(np.int64)
     begins = np.concatenate([[0], ends[:-1] + 1]).astype(np.int64)
     if len(data):
