@@ -56,10 +56,10 @@ def schedule_blockwise(x: GroupExpressions, target: Target) -> Tactic:
     made = BlockwiseNest(x, node, found, target)
     body = made.body()
     names = ", ".join(dict.fromkeys(_named(sink) for sink in found.sinks))
-    steps: tuple[str, ...] = (f"blocks of {made.rows} rows and {made.columns} columns", f"in one pass: {names}")
+    steps = [f"blocks of {made.rows} rows and {made.columns} columns", f"in one pass: {names}"]
     if made.hides:
-        steps += ("blocks that a mask hides as a whole are left out",)
-    return Tactic(body, tuple(made.local), "blockwise", steps)
+        steps.append("blocks that a mask hides as a whole are left out")
+    return Tactic(body, tuple(made.local), "blockwise", tuple(steps))
 
 
 def _named(sink: Sink) -> str:
