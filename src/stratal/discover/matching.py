@@ -124,11 +124,15 @@ def rewrites(
             yield Rewrite(made, bound, found)
 
 
-def proof_of(pairs: Sequence[tuple[Node, Node]], variables: Iterable[Node]) -> Proof:
-    """Return a proof that both of each pair are equal whatever some values are, which are not looked into."""
+def proof_of(pairs: Sequence[tuple[Node, Node]], variables: Iterable[Node], *, bits: bool = True) -> Proof:
+    """Return a proof that both of each pair are equal whatever some values are, which are not looked into.
+
+    Without `bits`, nobody asks whether it holds to the bit.
+    """
     fresh = {x: graph_input("x", x.aval) for x in variables}
     cut = substitute([node for pair in pairs for node in pair], fresh)
-    proofs = [prove(cut[k], cut[k + 1], list(fresh.values())) for k in range(0, len(cut), 2)]
+    inputs = list(fresh.values())
+    proofs = [prove(cut[k], cut[k + 1], inputs, bits=bits) for k in range(0, len(cut), 2)]
     for found in proofs:
         if not found.proved:
             return found

@@ -30,10 +30,13 @@ class Proof:
     reason: str = ""
 
 
-def prove(lhs: Node, rhs: Node, inputs: Sequence[Node], names: Sequence[str] = ()) -> Proof:
+def prove(
+    lhs: Node, rhs: Node, inputs: Sequence[Node], names: Sequence[str] = (), *, bits: bool = True
+) -> Proof:
     """Return a proof that two nodes have the same value for every value of `inputs`, or why there is none.
 
-    `names` are those of the inputs in the certificate: `x0`, `x1`, ... where none are given.
+    `names` are those of the inputs in the certificate: `x0`, `x1`, ... where none are given. Without `bits`,
+    nobody asks whether it holds to the bit.
     Raises: VerifyError where two inputs have one name, which would make them one.
     """
     if lhs.type != rhs.type:
@@ -48,7 +51,7 @@ def prove(lhs: Node, rhs: Node, inputs: Sequence[Node], names: Sequence[str] = (
         return Proof(False, reason=f"unknown: {unknown}")
     if left != right:
         return Proof(False, reason=f"the forms differ: {left}  and  {right}")
-    return Proof(True, exact=_same_bits(lhs, rhs, known), certificate=left)
+    return Proof(True, exact=bits and _same_bits(lhs, rhs, known), certificate=left)
 
 
 def _same_bits(lhs: Node, rhs: Node, known: dict[Node, str]) -> bool:

@@ -37,8 +37,10 @@ class Member(NamedTuple):
     steps: tuple[Step, ...] = ()
 
 
-def joins(context: Context, rules: RuleSet, axes: Axes) -> Iterator[list[Way]]:
-    """Yield, for each value with several readers of a kind, the ways to join them, the largest first."""
+def joins(
+    context: Context, rules: RuleSet, axes: Axes, *, pairs: bool = False
+) -> Iterator[list[Way]]:
+    """Yield, for each value with several readers of a kind, the ways to join them: all, or `pairs` too."""
     seen: set[tuple[Node, ...]] = set()
     for value in [*context.graph.inputs, *context.graph.nodes]:
         for members, axis in _groups(value, context, rules, axes):
@@ -46,7 +48,8 @@ def joins(context: Context, rules: RuleSet, axes: Axes) -> Iterator[list[Way]]:
             if key in seen:
                 continue
             seen.add(key)
-            chosen = [members, *(itertools.combinations(members, 2) if 2 < len(members) <= FEW else ())]
+            few = pairs and 2 < len(members) <= FEW
+            chosen = [members, *(itertools.combinations(members, 2) if few else ())]
             ways = [way for some in chosen for way in _joined(some, axis, context, axes)]
             if ways:
                 yield ways
@@ -90,9 +93,9 @@ def _made_to_be(op: object, value: Node, readers: Sequence[Node], rules: RuleSet
     """Yield what one step makes an op of that reads the value."""
     for node in readers:
         if node.op != op and node.op.name == getattr(op, "name", ""):
-            for _, made, step in rules.steps(node):
-                if made.op == op and value in made.inputs:
-                    yield Member(node, made, (step,))
+            for match in rules.matches(node):
+                if match.made.op == op and value in match.made.inputs and (step := rules.proved(match)):
+                    yield Member(node, match.made, (step,))
                     break
 
 

@@ -15,16 +15,22 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from stratal.base.types import TensorType, TupleType
-from stratal.discover.matching import Bound
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node, rebuild, topological
 from stratal.loops.compute import Compute
 from stratal.loops.lowering import is_view
 from stratal.optimize.prologue import decided_alone
-from stratal.search.found import Step
-from stratal.search.rule_set import RuleSet
+from stratal.search.rule_set import Match, RuleSet
 
 REACH: Final = 12  # nodes of a term that steps are tried at
+
+
+class Region(NamedTuple):
+    """The nodes that a site alone needs, nearest first; whether they are all or those within reach."""
+
+    ordered: tuple[Node, ...]
+    nodes: frozenset[Node]
+    whole: bool
 
 
 class Context:
@@ -36,6 +42,8 @@ class Context:
         self.roots: Final = frozenset(graph.roots)
         self.frozen: Final = decided_alone(graph)
         self._moves: dict[object, bool] = {}
+        self._costs: dict[object, float] = {}
+        self._decided: dict[Node, bool] = {}
         self.number: Final = {node: k for k, node in enumerate(graph.nodes)}
         self.readers: Final[dict[Node, list[Node]]] = {}
         for node in graph.nodes:
@@ -52,28 +60,51 @@ class Context:
 
     def is_decided(self, node: Node) -> bool:
         """Return whether frozen inputs and constants decide a value, which may be new."""
-        if node in self.nodes or isinstance(node.op, Const):
-            return node in self.frozen or isinstance(node.op, Const)
-        return bool(node.inputs) and all(map(self.is_decided, node.inputs))
+        known = self._decided.get(node)
+        if known is None:
+            fixed = node in self.frozen or isinstance(node.op, Const)
+            pure = bool(node.inputs) and not node.op.effects and not node.op.pinned
+            known = self._decided[node] = fixed or (pure and all(map(self.is_decided, node.inputs)))
+        return known
 
-    def region(self, site: Node) -> frozenset[Node]:
-        """Return the nodes near a site that are needed by it alone."""
-        found = {site}
-        stack = list(site.inputs)
-        while stack and len(found) < 2 * REACH:
-            node = stack.pop(0)
+    def flops(self, node: Node) -> float:
+        """Return the operations of an op that its record estimates; of what only moves elements, none."""
+        key = node.op, *(i.type for i in node.inputs)
+        found = self._costs.get(key)
+        if found is None:
+            free = isinstance(node.op, Item) or self.moves(node)
+            found = 0.0 if free else node.op.cost(*(i.aval for i in node.inputs)).flops
+            self._costs[key] = found
+        return found
+
+    def region(self, site: Node) -> Region:
+        """Return the nodes near a site that are needed by it alone, nearest first.
+
+        It ends at element-wise ops below one that starts a kernel: those belong to the kernel before.
+        """
+        found, counted = {site: None}, 1
+        pending = [(i, self.starts_kernel(site)) for i in site.inputs]
+        while pending and counted < REACH:
+            node, below = pending.pop(0)
             if node in found or node in self.roots or isinstance(node.op, (Input, Const)):
                 continue
-            if all(reader in found for reader in self.readers[node]):
-                found.add(node)
-                stack += node.inputs
-        return frozenset(found)
+            if any(reader not in found for reader in self.readers[node]):
+                continue
+            found[node] = None
+            counted += node not in self.frozen
+            if not (below and node.op.pointwise and node not in self.frozen):
+                pending += [(i, below or self.starts_kernel(node)) for i in node.inputs]
+        return Region(tuple(found), frozenset(found), not pending)
+
+    def starts_kernel(self, node: Node) -> bool:
+        """Return whether a run computes an op that is not made on the way by those that read it."""
+        return not node.op.pointwise and node not in self.frozen and not self.moves(node)
 
 
 def next_terms(
     term: Node, region: Container[Node], context: Context, rules: RuleSet
-) -> Iterator[tuple[Node, Step]]:
-    """Yield the terms that are one step away."""
+) -> Iterator[tuple[Node, Match]]:
+    """Yield the terms that are one step away, if that is proved."""
     cone = _cone(term, region, context)
     readers: dict[Node, set[Node]] = {}
     for node in cone:
@@ -82,9 +113,9 @@ def next_terms(
     for node in cone:
         if node is not term and context.is_decided(node):
             continue  # it is computed once, before all runs
-        for bound, made, step in rules.steps(node):
-            if _is_private(node, bound, readers, region, context):
-                yield _with(term, node, made, cone), step
+        for match in rules.matches(node):
+            if _is_private(match, readers, region, context):
+                yield _with(term, node, match.made, cone), match
 
 
 class Effort(NamedTuple):
@@ -105,7 +136,7 @@ def effort(term: Node, region: Container[Node], context: Context) -> Effort:
             continue  # no rule makes several results: they stay what they are
         nodes += 1
         if not context.moves(node):
-            flops += node.op.cost(*(i.aval for i in node.inputs)).flops
+            flops += context.flops(node)
             kernels += not node.op.pointwise
     return Effort(flops, kernels, nodes)
 
@@ -129,10 +160,10 @@ def _cone(term: Node, region: Container[Node], context: Context) -> list[Node]:
 
 
 def _is_private(
-    root: Node, bound: Bound, readers: Mapping[Node, set[Node]], region: Container[Node], context: Context
+    match: Match, readers: Mapping[Node, set[Node]], region: Container[Node], context: Context
 ) -> bool:
     """Return whether what a match replaces between its root and its variables is needed by nothing else."""
-    variables_ = set(bound.nodes.values())
+    root, variables_ = match.node, set(match.bound.nodes.values())
     inside = {n for n in topological([root], stop=variables_.__contains__) if n not in variables_}
     for node in inside - {root}:
         if isinstance(node.op, Const) or context.moves(node):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from stratal.discover.matching import Bound, matches, proof_of
@@ -11,8 +11,6 @@ from stratal.discover.rules import Applied, FoundRule, ops_of, variables
 from stratal.graph.node import Node
 from stratal.graph.op import REGISTRY
 from stratal.search.found import Step, structure
-
-Made = tuple[Bound, Node, Step]
 
 
 class Directed(NamedTuple):
@@ -37,6 +35,15 @@ class Directed(NamedTuple):
         )
 
 
+class Match(NamedTuple):
+    """What a rule would make of a node; `RuleSet.proved` says whether it may."""
+
+    directed: Directed
+    node: Node
+    made: Node
+    bound: Bound
+
+
 class RuleSet:
     """The rules that a search can gain from, and what they made of nodes so far.
 
@@ -47,39 +54,39 @@ class RuleSet:
         self.real: Final = real
         self._of: Final[dict[str, list[Directed]]] = {}
         self._proofs: Final[dict[object, Proof]] = {}
-        self._steps: Final[dict[Node, list[Made]]] = {}  # expressions share most of their nodes
+        self._matches: Final[dict[Node, list[Match]]] = {}  # expressions share most of their nodes
         for rule in rules:
             if (real or rule.exact) and _is_weighty(rule):
                 for directed in _directions(rule):
                     self._of.setdefault(directed.root, []).append(directed)
 
-    def steps(self, node: Node) -> Sequence[Made]:
-        """Return what each rule makes of a node, proved for this node."""
-        found = self._steps.get(node)
+    def matches(self, node: Node) -> Sequence[Match]:
+        """Return what each rule would make of a node."""
+        found = self._matches.get(node)
         if found is None:
-            found = self._steps[node] = list(self._found(node, self._of.get(node.op.name, ())))
+            found = self._matches[node] = [
+                Match(directed, node, made, bound)
+                for directed in self._of.get(node.op.name, ())
+                if directed.may_match(node)
+                for bound, made in matches(directed.rule, node, forward=directed.forward)
+                if made.type == node.type and made is not node
+            ]
         return found
 
-    def _found(self, node: Node, rules: Iterable[Directed]) -> Iterator[Made]:
-        for directed in rules:
-            if not directed.may_match(node):
-                continue
-            for bound, made in matches(directed.rule, node, forward=directed.forward):
-                if made.type != node.type or made is node:
-                    continue
-                proof = self._proved(node, made, bound)
-                if proof.proved and (proof.exact or self.real):
-                    text = str(directed.rule)
-                    yield bound, made, Step(directed.name, text, proof.exact, proof.certificate)
-
-    def _proved(self, node: Node, made: Node, bound: Bound) -> Proof:
-        """Return the proof of a match; what decides it is looked up where it was proved before."""
+    def proved(self, match: Match) -> Step | None:
+        """Return the step that a match is; None where it is not proved for its very node. What decides a
+        proof is looked up where it was proved before.
+        """
+        directed, node, made, bound = match
+        exact = directed.rule.exact
         leaves = list(dict.fromkeys(bound.nodes.values()))
-        key = structure([node, made], leaves)
-        found = self._proofs.get(key)
-        if found is None:
-            found = self._proofs[key] = proof_of([(node, made)], leaves)
-        return found
+        key = structure([node, made], leaves), exact
+        proof = self._proofs.get(key)
+        if proof is None:
+            proof = self._proofs[key] = proof_of([(node, made)], leaves, bits=exact)
+        if not proof.proved or not (proof.exact or self.real):
+            return None
+        return Step(directed.name, str(directed.rule), proof.exact, proof.certificate)
 
 
 def _directions(rule: FoundRule) -> Iterator[Directed]:

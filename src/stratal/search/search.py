@@ -17,7 +17,7 @@ import heapq
 import itertools
 import time
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from stratal.discover.rules import FoundRule
 from stratal.graph.graph import Graph, substitute
@@ -39,17 +39,19 @@ from stratal.search.found import (
     structure,
 )
 from stratal.search.joins import joins
-from stratal.search.moves import REACH, Context, Effort, effort, next_terms
-from stratal.search.rule_set import RuleSet
+from stratal.search.moves import Context, Effort, Region, effort, next_terms
+from stratal.search.rule_set import Match, RuleSet
 from stratal.search.slices import pushed_slices
 
-MARGIN: Final = 1e-6  # a rewrite pays if it saves this share of what stands around it
+MARGIN: Final = 1e-6  # a rewrite pays if it saves this share of what stands around it,
+JOIN_MARGIN: Final = 0.005  # or this, where as much is computed: estimates are not closer
 EQUAL: Final = 1e-3  # of two that pay and differ by less, the one with less to compute is better
 NEARLY: Final = 0.02  # estimates that differ by less say little against a measurement
 BOUND: Final = 1.25  # what computes so much more than a site's expression is not taken further
 MOST_WEIGHED: Final = 3  # expressions of a site that get a price
 DEPTH: Final = 6  # steps from an expression to what replaces it
 ROUNDS: Final = 4
+USUAL: Final = 32  # expressions of a site that are looked at
 MOST_REJECTED: Final = 20
 Ways = list[tuple[Replaced, tuple[Step, ...]]]
 
@@ -58,7 +60,7 @@ class Limit(NamedTuple):
     """How far a search goes: expressions priced in all, looked at per site, and seconds of a processor."""
 
     priced: int = 2000
-    of_site: int = 32
+    of_site: int = USUAL
     seconds: float = float("inf")
 
 
@@ -163,23 +165,27 @@ class _Search:
             best = self.best_of(node, region, context)
             if best is not None:
                 found.append(best)
-            if best is not None or len(region) <= REACH:
-                covered |= region  # all steps within it were tried
+            done = best is not None or region.whole  # all steps within it were tried
+            covered.update(region.ordered if done else region.ordered[: len(region.ordered) // 2])
         return found
 
-    def best_of(self, site: Node, region: frozenset[Node], context: Context) -> Rewrite | None:
-        """Return the best rewrite of a site that pays; what was found for an equal expression serves it."""
-        inside = [n for n in topological([site], stop=lambda n: n not in region) if n in region]
-        below = (i for n in inside for i in n.inputs)
-        leaves = [n for n in dict.fromkeys(below) if n not in region and not isinstance(n.op, Const)]
-        key = structure([site], leaves), tuple(map(context.is_decided, leaves))
+    def best_of(self, site: Node, region: Region, context: Context) -> Rewrite | None:
+        """Return the first rewrite of a site that pays; what was found for an equal expression serves it."""
+
+        def ends(node: Node) -> bool:  # rules look through what only moves elements
+            return node not in region.nodes and (isinstance(node.op, Input) or not context.moves(node))
+
+        inside = [n for n in topological([site], stop=ends) if not ends(n)]
+        below = dict.fromkeys(i for n in inside for i in n.inputs)
+        leaves = [n for n in below if ends(n) and not isinstance(n.op, Const)]
+        key = structure([site], leaves), tuple(map(context.is_decided, leaves)), region.whole
         known = self._terms.get(key)
         if known is None:
-            known = self._terms[key] = leaves, self.least_effort(site, region, context)
+            known = self._terms[key] = leaves, self.least_effort(site, region.nodes, context)
         first, ways = known
         terms = substitute([made for made, _ in ways], dict(zip(first, leaves, strict=True)))
         found = zip(terms, (steps for _, steps in ways), strict=True)
-        return self.best(context, [({site: made}, steps) for made, steps in found])
+        return self.best(context, [({site: made}, steps) for made, steps in found], first=True)
 
     def least_effort(
         self, site: Node, region: frozenset[Node], context: Context
@@ -187,35 +193,44 @@ class _Search:
         """Return the expressions that are worth a price: those that compute least, or in fewer kernels."""
         start = effort(site, region, context)
         count = itertools.count()
-        queue: list[tuple[Effort, int, Node, tuple[Step, ...]]] = [(start, next(count), site, ())]
-        known, made = {site}, []
+        queue: list[tuple[Effort, int, Node, tuple[Match, ...]]] = [(start, next(count), site, ())]
+        known: set[Node] = {site}
+        made: list[tuple[Effort, Node, tuple[Match, ...]]] = []
         while queue and len(known) <= self.limit.of_site and not self.spent:
-            at, _, term, steps = heapq.heappop(queue)
-            if term is not site and (at <= start or at.kernels < start.kernels):
-                made.append((at, term, steps))
-            if at.flops > BOUND * start.flops or len(steps) == DEPTH:
+            at, _, term, matches = heapq.heappop(queue)
+            if at < start or at.kernels < start.kernels:
+                made.append((at, term, matches))
+            if at.flops > BOUND * start.flops or len(matches) == DEPTH:
                 continue
-            for new, step in next_terms(term, region, context, self.rules):
+            for new, match in next_terms(term, region, context, self.rules):
                 if new not in known:
                     known.add(new)
-                    entry = effort(new, region, context), next(count), new, (*steps, step)
+                    entry = effort(new, region, context), next(count), new, (*matches, match)
                     heapq.heappush(queue, entry)
-        made.sort(key=lambda m: m[0])
-        return [(term, steps) for _, term, steps in made[:MOST_WEIGHED]]
+        found = []
+        for _, term, matches in sorted(made, key=lambda m: m[0])[:MOST_WEIGHED]:
+            steps = tuple(map(self.rules.proved, matches))
+            if None not in steps:
+                found.append((term, cast("tuple[Step, ...]", steps)))
+        return found
 
-    def best(self, context: Context, ways: Sequence[tuple[Replaced, tuple[Step, ...]]]) -> Rewrite | None:
-        """Return the best of some ways that pays; what differs little from one that was measured and lost has
-        lost, too.
+    def best(
+        self, context: Context, ways: Ways, *, first: bool = False, margin: float = MARGIN
+    ) -> Rewrite | None:
+        """Return the best of some ways that pays, or the first; what differs little from one that was
+        measured and lost has lost, too.
         """
         weighed: list[Rewrite] = []
         lost = float("inf")  # the estimate of the cheapest loser
         for replaced, steps in ways:
             if self.spent:
                 break
-            made, estimate = self.weighed(context, replaced, steps)
+            made, estimate = self.weighed(context, replaced, steps, margin)
             if made.refused and made.measured:
                 lost = min(lost, estimate)
             weighed.append(made)
+            if first and not made.refused and made.seconds < lost * (1 - NEARLY):
+                break
         best: Rewrite | None = None
         for made in weighed:
             if not made.refused and not made.measured and made.seconds > lost * (1 - NEARLY):
@@ -227,7 +242,7 @@ class _Search:
         return best
 
     def weighed(
-        self, context: Context, replaced: Replaced, steps: tuple[Step, ...]
+        self, context: Context, replaced: Replaced, steps: tuple[Step, ...], margin: float
     ) -> tuple[Rewrite, float]:
         """Return a rewrite with its prices, refused where it does not pay or was measured not to, and the
         estimate of what it costs. An equal one has the same prices.
@@ -239,19 +254,20 @@ class _Search:
         )  # fmt: skip
         where = tuple(dict.fromkeys(line for node in replaced for line in node.where))
         if key not in self._weighed:
-            self._weighed[key] = self.first_weighed(context, replaced, steps, leaves)
+            self._weighed[key] = self.first_weighed(context, replaced, steps, leaves, margin)
         made, estimate = self._weighed[key]
         return made._replace(replaced=replaced, where=where), estimate
 
     def first_weighed(
-        self, context: Context, replaced: Replaced, steps: tuple[Step, ...], leaves: Sequence[Node]
-    ) -> tuple[Rewrite, float]:
+        self, context: Context, replaced: Replaced, steps: tuple[Step, ...], leaves: Sequence[Node],
+        margin: float,
+    ) -> tuple[Rewrite, float]:  # fmt: skip
         self.priced += 1
         before, after = self.compare(context.graph, replaced)
         estimate = after
         piece = piece_of(leaves, context.frozen, replaced)
         record = self.verdicts(piece.key) if self.verdicts is not no_verdict else None
-        refused = "" if after < before * (1 - MARGIN) else "it is not cheaper"
+        refused = "" if after < before * (1 - margin) else "it is not cheaper"
         if record is not None:
             won = record.algorithm == REWRITTEN
             before, after = (record.default_seconds, record.seconds)[:: 1 if won else -1]
@@ -270,10 +286,10 @@ class _Search:
     def joined(self, context: Context) -> list[Rewrite]:
         """Return the joins that pay, of each value the best one."""
         found = []
-        for ways in joins(context, self.rules, self.axes):
+        for ways in joins(context, self.rules, self.axes, pairs=self.limit.of_site > USUAL):
             if self.spent:
                 break
-            best = self.best(context, ways)
+            best = self.best(context, ways, margin=JOIN_MARGIN)
             if best is not None:
                 found.append(best)
         return found
