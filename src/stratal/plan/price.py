@@ -83,7 +83,8 @@ class Pricer:
         The new nodes are over nodes of the graph. What is further away than `REACH` nodes stays as it is.
         """
         if self._around is None or self._around[0] is not graph:
-            _, cold = self._priced(graph, {})
+            with collect():
+                cold = self._is_cold(self._cut(graph, {}))
             self._around = graph, Surroundings(graph, self.lower_of, self.target, cold)
         cut, cold = self._around[1].cut(replaced), self._around[1].cold
         before, after = (self._priced(g, cut.orders, cold)[0] for g in (cut.before, cut.after))
@@ -105,19 +106,26 @@ class Pricer:
     def _of_graph(
         self, graph: Graph, orders: Mapping[Node, Order], cold: bool | None
     ) -> tuple[Price, bool]:
-        rest = hoist(graph, self.lower_of).rest if any(map(is_frozen, graph.inputs)) else graph
-        given = dict(zip(rest.inputs, [orders.get(i) for i in graph.inputs], strict=False))
-        planned = cut_into_kernels(
-            rest, self.lower_of, self.target, given={i: order for i, order in given.items() if order}
-        )
+        planned = self._cut(graph, orders)
         states = {state for state, _ in planned.graph.updates}
         inputs = frozenset(n for n in planned.graph.inputs if is_frozen(n) and n not in states)
         frozen = made_of(inputs, planned.graph, planned.partition)
         if cold is None:
-            stored = (n for n in planned.partition.stored if isinstance(n.type, TensorType))
-            cold = is_cold(self.target, sum(n.aval.nbytes for n in (*planned.graph.inputs, *stored)))
+            cold = self._is_cold(planned)
         groups = planned.partition.groups
         return Price.of(k for g in groups for k in self._of_group(g, planned, frozen, cold)), cold
+
+    def _cut(self, graph: Graph, orders: Mapping[Node, Order]) -> Planned:
+        """Return the kernels of a graph, without what frozen inputs decide alone."""
+        rest = hoist(graph, self.lower_of).rest if any(map(is_frozen, graph.inputs)) else graph
+        given = dict(zip(rest.inputs, [orders.get(i) for i in graph.inputs], strict=False))
+        return cut_into_kernels(
+            rest, self.lower_of, self.target, given={i: order for i, order in given.items() if order}
+        )
+
+    def _is_cold(self, planned: Planned) -> bool:
+        stored = (n for n in planned.partition.stored if isinstance(n.type, TensorType))
+        return is_cold(self.target, sum(n.aval.nbytes for n in (*planned.graph.inputs, *stored)))
 
     def _of_group(
         self, group: Group, planned: Planned, frozen: frozenset[Node], cold: bool

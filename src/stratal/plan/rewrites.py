@@ -94,15 +94,17 @@ def _proof(rewrite: Rewrite) -> str:
 def explain_rewrites(graph: Graph, target: Target, math: str) -> Iterator[str]:
     """Yield lines: which rewrites a program chose; of an exact one, what real arithmetic would gain."""
     with collect():
-        found = searched(simplify(verify(graph)), target)
+        simple = simplify(verify(graph))
+        found = searched(simple, target)
+        prices = [Pricer(target)(g).seconds for g in (simple, found.graph)]
     if math == "exact":
         yield "exact: the program has the bits of what was written; nothing was searched"
-        gained = found.before_seconds - found.seconds
-        share = gained / found.before_seconds if found.before_seconds else 0.0
-        whole = f"{duration(gained)} of {duration(found.before_seconds)} ({share:.0%})"
+        gained = prices[0] - prices[1]
+        share = gained / prices[0] if prices[0] else 0.0
+        whole = f"{duration(gained)} of {duration(prices[0])} ({share:.0%})"
         yield f'math="real" would gain {f"{whole}, estimated" if found.applied else "nothing"}'
     else:
-        before, after = duration(found.before_seconds), duration(found.seconds)
+        before, after = map(duration, prices)
         yield f"real: {before} as written, {after} rewritten, estimated"
     for title, rewrites in (("chosen", found.applied), ("rejected", found.rejected[:MOST_SHOWN])):
         for rewrite in rewrites:

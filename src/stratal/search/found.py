@@ -97,7 +97,7 @@ class Rewrite(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The result of a search: the graph, the rewrites applied and rejected, prices, and how far it went.
+    """The result of a search: the graph, the rewrites applied and rejected, and how far it went.
 
     `complete` is False where a limit ended the search.
     """
@@ -105,8 +105,6 @@ class Found(NamedTuple):
     graph: Graph
     applied: tuple[Rewrite, ...]
     rejected: tuple[Rewrite, ...]
-    before_seconds: float
-    seconds: float
     priced: int
     complete: bool
 

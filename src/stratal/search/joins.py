@@ -81,7 +81,7 @@ def _groups(
                     groups.setdefault((m.made.dtype, shape), []).append(m)
             for group in groups.values():
                 if len(group) > 1 and _independent([m.node for m in group], context):
-                    yield group[:MOST_JOINED], axis
+                    yield sorted(group, key=lambda m: _place(m.made, value, context))[:MOST_JOINED], axis
 
 
 def _may_join(node: Node, context: Context) -> bool:
@@ -97,6 +97,16 @@ def _made_to_be(op: object, value: Node, readers: Sequence[Node], rules: RuleSet
                 if match.made.op == op and value in match.made.inputs and (step := rules.proved(match)):
                     yield Member(node, match.made, (step,))
                     break
+
+
+def _place(node: Node, value: Node, context: Context) -> tuple[int, ...]:
+    """Return where in another value the operand lies that is not the common one: that orders parts."""
+    for operand in node.inputs:
+        while operand is not value and context.moves(operand):
+            if operand.op.name == "slice":
+                return tuple(operand.op.attributes["start"])
+            operand = operand.inputs[0]
+    return ()
 
 
 def _independent(nodes: Sequence[Node], context: Context) -> bool:

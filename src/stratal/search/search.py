@@ -106,27 +106,27 @@ class _Search:
         return self.priced >= self.limit.priced or time.thread_time() >= self.deadline
 
     def run(self, graph: Graph) -> Found:
-        before = known = self.price(graph)
+        known: float | None = None  # the price of the graph, asked for where something is to be applied
         for number in range(ROUNDS):
             self.noting = number == 0  # later rounds mostly weigh the ways back
             start = graph
             for kind in (self.sliced, self.sites, self.joined):
-                graph, known = self.applied_to(graph, known, kind(Context(graph)))
+                chosen = kind(Context(graph))
+                if chosen:
+                    known = self.price(graph) if known is None else known
+                    graph, known = self.applied_to(graph, known, chosen)
             if graph is start or self.spent:
                 break
         taken = {node for r in self.applied for node in r.replaced}
         rejected = {_kind(r): r for r in self.rejected.values() if taken.isdisjoint(r.replaced)}
         left = sorted(rejected.values(), key=_loss)
-        return Found(graph, tuple(self.applied), tuple(left[:MOST_REJECTED]), before, known, self.priced,
-                     not self.spent)  # fmt: skip
+        return Found(graph, tuple(self.applied), tuple(left[:MOST_REJECTED]), self.priced, not self.spent)
 
     def applied_to(self, graph: Graph, known: float, chosen: Sequence[Rewrite]) -> tuple[Graph, float]:
         """Return a graph rewritten, and its price; of two that touch, what saves more is applied.
 
         Together they must make the whole cheaper; where they do not, those of each kind must by themselves.
         """
-        if not chosen:
-            return graph, known
         ordered = sorted(chosen, key=_loss)
         moved, applied = rewritten(graph, ordered)
         cost = self.price(moved)
