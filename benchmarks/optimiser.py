@@ -3,6 +3,9 @@
     attention    attention by hand in twelve ways, forward and backward: in blocks, over PyTorch's eager mode
                  and over our own plain attention of the same sizes; peaks beside those with stored scores
 
+    losses       a linear layer and cross-entropy over 50,257 classes, in blocks of rows: over stored logits, over
+                 PyTorch's eager mode, and the planned peak over the bytes of the logits
+
     networks     networks forward with the search over rewrites, over the same without and over the best of
                  onnxruntime and OpenVINO
 
@@ -21,10 +24,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks import optimiser_networks
+from benchmarks import optimiser_losses, optimiser_networks
 from benchmarks.optimiser_rows import Row, medians, row
 
-PARTS: Final = ("attention", "networks")
+PARTS: Final = ("attention", "losses", "networks")
 SIZES: Final = ((2, 8, 1024, 64), (1, 8, 4096, 64))
 SMOKE: Final = ((1, 2, 256, 16),)
 TORCH_GATE: Final = 0.5
@@ -215,7 +218,14 @@ def networks(arguments: argparse.Namespace) -> Iterator[Row]:
     )
 
 
-RUNS: Final = {"attention": attention, "networks": networks}
+def losses(arguments: argparse.Namespace) -> Iterator[Row]:
+    """Yield rows of losses over many classes."""
+    return optimiser_losses.losses(
+        arguments.rounds, arguments.threads, _torch(arguments), smoke=arguments.smoke
+    )
+
+
+RUNS: Final = {"attention": attention, "losses": losses, "networks": networks}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
