@@ -3,8 +3,8 @@
     attention    attention by hand in twelve ways, forward and backward: in blocks, over PyTorch's eager mode
                  and over our own plain attention of the same sizes; peaks beside those with stored scores
 
-    losses       a linear layer and cross-entropy over 50,257 classes, in blocks of rows: over stored logits, over
-                 PyTorch's eager mode, and the planned peak over the bytes of the logits
+    losses       a linear layer and cross-entropy over 50,257 classes: blocks of rows over stored logits, over
+                 PyTorch; the planned peak over the bytes of the logits
 
     networks     networks forward with the search over rewrites, over the same without and over the best of
                  onnxruntime and OpenVINO

@@ -83,7 +83,7 @@ class _Body:
         self.count: Final = parts.count
         self.index: Final = graph_input("part", INDEX)
         self._new: dict[Node, Node] = {}  # split nodes in the body
-        self._rows: dict[Node, Node] = {}  # whole values of which the body takes rows, by its inputs
+        self._rows: dict[tuple[Node, int], Node] = {}  # its inputs: parts of whole values along an axis
         self._whole: dict[Node, Node] = {}  # whole values, by its inputs
         self._made_of: dict[tuple[Node, int], Node | None] = {}  # parts of whole values, made in the body
 
@@ -103,7 +103,7 @@ class _Body:
         inputs = [*carries, *self._rows.values(), *self._whole.values(), self.index]
         body = Graph(inputs, [*following, *(self._new[r] for r in stacked)], name=f"{graph.name} part")
         b = Builder()
-        xs = [b.reshape(x, shape=(self.count, *row.aval.shape)) for x, row in self._rows.items()]
+        xs = [self._stacked(b, x, axis) for x, axis in self._rows]
         scan = make(
             Scan(body, self.count, len(starts), len(xs)), *starts, *xs, *self._whole,
             where=graph.roots[0].where,
@@ -158,18 +158,22 @@ class _Body:
             return node
         return self._whole.setdefault(node, graph_input("whole", node.aval))
 
-    def _row(self, node: Node) -> Node:
-        row = shrunk(node.aval, 0, self.count)
+    def _row(self, node: Node, axis: int = 0) -> Node:
+        row = shrunk(node.aval, axis, self.count)
         if row is None:
             raise NotSplit(f"{self.count} parts of {node.aval} are not equal", node)
-        return self._rows.setdefault(node, graph_input("row", row))
+        return self._rows.setdefault((node, axis), graph_input("row", row))
+
+    def _stacked(self, b: Builder, x: Node, axis: int) -> Node:
+        """Return a whole value with its parts along an axis in front."""
+        before, size, after = x.shape[:axis], x.aval.ints[axis], x.shape[axis + 1 :]
+        parts = b.reshape(x, shape=(*before, self.count, size // self.count, *after))
+        return moved_axis(b, parts, axis, 0) if axis else parts
 
     def _rows_of(self, node: Node, axis: int) -> Node:
         """Return a part of a whole value, made in the body where that takes no memory outside of it."""
         made = self._generated(node, axis)
-        if made is None and axis:
-            raise NotSplit(f"{node.op.name} would be cut along axis {axis}", node)
-        return self._row(node) if made is None else made
+        return self._row(node, axis) if made is None else made
 
     def _generated(self, node: Node, axis: int) -> Node | None:
         """Return a part of what is computed element by element of constants, numbers and random bits."""

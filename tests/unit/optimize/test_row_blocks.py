@@ -194,13 +194,15 @@ def test_a_loss_without_gradients_is_a_loop_too() -> None:
     np.testing.assert_allclose(got[0], want[0], rtol=1e-6)
 
 
-def test_a_product_of_three_axes_is_a_loop_over_sequences() -> None:
-    case = trained(F.cross_entropy)
-    x, w, b, labels = case.arrays
-    arrays = [x.reshape(16, -1, WIDTH), w, b, labels.reshape(16, -1)]
+@pytest.mark.parametrize(
+    ("loss", "sequences"), [(next_token, 16), (flat, 1), (along_the_last, 1), (classes_second, 1)]
+)
+def test_a_product_of_three_axes_is_a_loop_over_sequences_or_one(loss: Any, sequences: int) -> None:
+    x, w, b, labels = trained(F.cross_entropy).arrays
+    arrays = [x.reshape(sequences, -1, WIDTH), w, b, labels.reshape(sequences, -1)]
 
     def step(x: Any, w: Any, b: Any, labels: Any) -> Any:
-        return st.grad(lambda x, w, b: next_token(x @ w.T + b, labels), (0, 1, 2))(x, w, b)
+        return st.grad(lambda x, w, b: loss(x @ w.T + b, labels), (0, 1, 2))(x, w, b)
 
     whole = captured(step, arrays)
     rewritten = in_blocks(whole.graph)
@@ -208,6 +210,28 @@ def test_a_product_of_three_axes_is_a_loop_over_sequences() -> None:
     want, got = (interpret(graph, arrays)[0] for graph in (whole.graph, rewritten))
     for w, g in zip(want, got, strict=True):
         np.testing.assert_allclose(g, w, rtol=0, atol=1e-5 * np.abs(w).max())
+
+
+def test_products_within_a_loop_are_loops_over_blocks() -> None:
+    """Gradients that a scan adds up over parts of a batch."""
+    x, w, b, labels = trained(F.cross_entropy).arrays
+    arrays = [np.stack([x, x[::-1]]), w, b, np.stack([labels, labels])]
+
+    def step(xs: Any, w: Any, b: Any, labels: Any) -> Any:
+        def part(total: Any, row: Any) -> Any:
+            x, y = row
+            loss, gradient = st.value_and_grad(lambda w: F.cross_entropy(x @ w.T + b, y))(w)
+            return total + gradient, loss
+
+        return st.scan(part, st.zeros_like(w), (xs, labels))
+
+    case = captured(step, arrays)
+    rewritten = in_blocks(case.graph)
+    (outer,) = (n for n in rewritten.nodes if n.op.name == "scan")
+    assert loops(outer.op.attributes["body"]) == 1
+    want = interpret(case.graph, arrays)[0]
+    case = Case(case.graph, arrays)
+    assert max(errors(case, want, LEAST)) < 1e-5
 
 
 def test_attention_of_a_single_head_is_a_loop_over_queries() -> None:
