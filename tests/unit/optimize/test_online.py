@@ -77,6 +77,15 @@ def without_maximum(q: Any, k: Any, v: Any) -> Any:
     return (e / e.sum(-1, keepdim=True)) @ v
 
 
+def by_logarithms(q: Any, k: Any, v: Any) -> Any:
+    return st.exp(st.log_softmax(q @ k.mT * 0.3, -1)) @ v
+
+
+def by_logsumexp(q: Any, k: Any, v: Any) -> Any:
+    s = q @ k.mT * 0.3
+    return st.exp(s - st.logsumexp(s, -1, keepdim=True)) @ v
+
+
 def heads_folded(q: Any, k: Any, v: Any) -> Any:
     """Products of three axes, scores of four."""
     one, two, three = (x.reshape(-1, *x.shape[-2:]) for x in (q, k, v))
@@ -107,6 +116,8 @@ VARIANTS: dict[str, Callable[..., Any]] = {
     "grouped heads by einsum": grouped_by_einsum,
     "sink": with_sink,
     "no maximum": without_maximum,
+    "exp(log_softmax)": by_logarithms,
+    "exp(s - logsumexp)": by_logsumexp,
     "heads folded": heads_folded,
     "attn_mask": lambda q, k, v: nn.functional.scaled_dot_product_attention(q, k, v, float_mask(q)),
     "enable_gqa": lambda q, k, v: nn.functional.scaled_dot_product_attention(

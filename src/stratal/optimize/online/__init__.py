@@ -27,7 +27,7 @@ from stratal.graph.node import Node, make
 from stratal.ops.control.cond import Cond
 from stratal.ops.control.scan import Scan
 from stratal.ops.control.while_ import While
-from stratal.optimize.online.identities import factored, reassociated, without_shifts
+from stratal.optimize.online.identities import factored, reassociated, without_logarithms, without_shifts
 from stratal.optimize.online.passes import in_blocks
 from stratal.optimize.online.row_blocks import in_row_blocks
 from stratal.optimize.online.scores import scores_of
@@ -75,7 +75,9 @@ def _within_regions(graph: Graph, least: int) -> Graph:
 
 def _in_passes(graph: Graph, least: int) -> Graph:
     """Compute scores whose blocks of columns can be added up."""
-    simple = rewrite_graph(graph, lambda node: squeezed(node) or unfolded(node, least))
+    simple = rewrite_graph(
+        graph, lambda node: squeezed(node) or unfolded(node, least) or without_logarithms(node, least)
+    )
     if not scores_of(simple, least):
         return graph
     simple = use_ranges(simple)

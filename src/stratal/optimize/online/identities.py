@@ -3,6 +3,7 @@
     sum_j r_i x_ij            =  r_i sum_j x_ij            factors of rows are taken out of sums and products
     sum_j y_ij (c v^T)_ij     =  sum_e c_ie (y v)_ie       where y v is there: the row sums of a gradient
     sum_j t_ij                =  0                         where terms cancel: the gradient of a shift
+    e^(x - (m + log l))       =  e^(x - m) / l             exp(log_softmax(s)), exp(s - logsumexp(s))
 """
 
 from __future__ import annotations
@@ -17,6 +18,30 @@ from stratal.ops.control.blockwise import Product, product_of
 from stratal.optimize.online.scores import AXES, OWN, Reduction, Scores, reduction
 from stratal.optimize.online.vanishing import vanishes, without_zeros
 from stratal.optimize.rewrite import with_roots
+
+
+def without_logarithms(node: Node, least: int) -> tuple[str, Node] | None:
+    """Divide by a sum rather than take its logarithm off in an exponent: then it need not be known before.
+
+    For values of at least that many bytes.
+    """
+    if node.op.name not in ("exp", "exp_within") or node.inputs[0].op.name != "sub":
+        return None
+    if node.aval.nbytes < least:
+        return None
+    x, spread = node.inputs[0].inputs
+    if spread.op.name != "broadcast":
+        return None
+    (rows,) = spread.inputs
+    parts = rows.inputs if rows.op.name == "add" else (rows,)
+    logarithm = next((p for p in parts if p.op.name == "log"), None)
+    if logarithm is None or logarithm.inputs[0].op.name != "sum":
+        return None
+    b, axes = Builder(node.where), spread.op.attributes["axes"]
+    rest = [p for p in parts if p is not logarithm]
+    shifted = b.sub(x, b.broadcast(rest[0], shape=x.shape, axes=axes)) if rest else x
+    total = b.broadcast(logarithm.inputs[0], shape=x.shape, axes=axes)
+    return "without_logarithms", b.div(b.exp(shifted), total)
 
 
 def factored(graph: Graph, found: Sequence[Scores]) -> Graph:
