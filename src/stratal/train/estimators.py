@@ -108,16 +108,22 @@ def _rows(sample_weight: Any, x: Array) -> tuple[Any, Array | None]:
     if sample_weight is None:
         return slice(None), None
     weights = np.asarray(sample_weight)
-    checked = _check_sample_weight(weights, x) if weights.any() or len(weights) != len(x) else weights
-    if (checked < 0).any() or not checked.any():
-        raise AttributeValueError(
-            "fit: no weight is negative, and not all weights are zero",
-            got="negative weights" if (checked < 0).any() else "zeros",
-        )
+    if not weights.ndim:  # one for all rows
+        weights = np.full(len(x), weights, float)
+    _refuse_zeros(weights)
+    checked = _check_sample_weight(weights, x)
     if weights.dtype.kind in "iub":
         return np.repeat(np.arange(len(x)), weights), None
     (rows,) = np.nonzero(checked)
     return rows, checked[rows]
+
+
+def _refuse_zeros(weights: Array) -> None:
+    if (weights < 0).any() or not weights.any():
+        raise AttributeValueError(
+            "fit: no weight is negative, and not all weights are zero",
+            got="negative weights" if (weights < 0).any() else "zeros",
+        )
 
 
 def _order(*columns: Array | None) -> Array:
@@ -178,6 +184,7 @@ class Classifier(ClassifierMixin, _NetEstimator):  # type: ignore[misc]
         if self.class_weight is not None:
             weights = np.ones(len(x)) if weights is None else weights
             weights = weights * self._class_weights(given, classes, weights)[classes]
+            _refuse_zeros(weights)
         losses = partial(cross_entropy, reduction="none")
         self._fit_net(x, classes.astype(np.int64), weights, len(self.classes_), losses)
         return self

@@ -124,6 +124,16 @@ def test_weights_of_classes_are_those_of_scikit_learn() -> None:
 def test_weights_that_make_no_sense_are_refused(weights: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"(?i){message}"):
         Classifier(**SMALL, epochs=1).fit(X, Y, sample_weight=weights)
+    if not np.any(weights):
+        with pytest.raises(ValueError, match=message):
+            Classifier(**SMALL, epochs=1, class_weight={"up": 0, "down": 0}).fit(X, Y)
+
+
+def test_one_weight_for_all_rows_changes_nothing() -> None:
+    plain, weighed = (Classifier(**SMALL, epochs=2) for _ in range(2))
+    plain.fit(X, Y, sample_weight=np.ones(120, int))
+    weighed.fit(X, Y, sample_weight=3)
+    np.testing.assert_allclose(plain.predict_proba(X), weighed.predict_proba(X), rtol=1e-4, atol=1e-6)
 
 
 def test_metrics_among_the_options_see_targets_and_no_weights() -> None:
