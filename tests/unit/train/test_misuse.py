@@ -89,6 +89,13 @@ def test_a_checkpoint_where_a_part_of_it_belongs_says_which_part(tmp_path: Any) 
     assert scaled.epoch == 2
 
 
+def test_a_last_batch_of_one_row_under_batch_norm_says_how_to_leave_it_out() -> None:
+    net = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    with pytest.raises(StratalError, match="more than one value per channel") as caught:
+        trainer_of(net).fit((X[:33], Y[:33]))
+    assert "drop_last" in caught.value.hint
+
+
 def test_the_page_and_the_decisions_of_the_trainers_step_are_those_of_its_program(tmp_path: Any) -> None:
     trainer = other()
     trainer.fit((X[:32], Y[:32]))

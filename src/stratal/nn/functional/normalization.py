@@ -64,7 +64,8 @@ def batch_norm(
     count = input.numel() // max(1, int(input.shape[1]))
     if count < 2:
         raise ShapeError(
-            "batch_norm: training needs more than one value per channel", got=f"shape {list(input.shape)}"
+            "batch_norm: training needs more than one value per channel", got=f"shape {list(input.shape)}",
+            hint="the last batch may be of one row: another batch_size, or DataLoader(.., drop_last=True)",
         )
     operands, rest = _given(input, weight, bias)
     y, mean, variance = call("batch_norm", *operands, eps=eps)
