@@ -349,9 +349,12 @@ def test_folders_of_images_are_classes(tmp_path: Path) -> None:
     (tmp_path / "cat" / "2.jpg").write_bytes(b"no image")
     whole = (tmp_path / "dog" / "0.png").read_bytes()
     (tmp_path / "cat" / "3.png").write_bytes(whole[:40])
+    pixels_at = whole.index(b"IDAT") + 8
+    changed = bytes([whole[pixels_at] ^ 1])
+    (tmp_path / "cat" / "4.png").write_bytes(whole[:pixels_at] + changed + whole[pixels_at + 1 :])
     (tmp_path / "cat" / "notes.txt").write_text("no image, and none by its name")
     source = ImageFolder(tmp_path)
-    assert source.classes == ["cat", "dog"] and len(source) == 6
+    assert source.classes == ["cat", "dog"] and len(source) == 7
     pixels, label = source[1]
     assert pixels.shape == (3, 4, 7) and pixels.dtype == np.uint8 and pixels.max() == 10 and label == 0
     with pytest.raises(BadRowError, match=r"2\.jpg: row 2 cannot be read"):
@@ -360,7 +363,9 @@ def test_folders_of_images_are_classes(tmp_path: Path) -> None:
     found = Pipeline(grey, on_error="collect").batch(4).prefetch(workers=2)
     ((images, labels),) = found
     assert images.shape == (4, 1, 8, 8) and labels.tolist() == [0, 0, 1, 1]
-    assert [(Path(bad.file).name, bad.row) for bad in found.bad_rows] == [("2.jpg", 2), ("3.png", 3)]
+    assert [(Path(bad.file).name, bad.row) for bad in found.bad_rows] == [
+        ("2.jpg", 2), ("3.png", 3), ("4.png", 4),
+    ]  # fmt: skip
     with pytest.raises(FormatError, match="a folder of files for each class"):
         ImageFolder(tmp_path / "cat")
     with pytest.raises(MissingSourceError):
@@ -814,3 +819,5 @@ def test_lists_of_lists_of_unequal_lengths_spoil_no_other_row(tmp_path: Path) ->
     assert next(iter(DataLoader(source, batch_sampler=[[3, 0]])))["v"].shape == (2, 2, 2)
     with pytest.raises(st.StratalError, match="'v'"):
         next(iter(DataLoader(source, 2)))
+    pairs = pa.table({"m": pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int64()))})
+    assert [row["m"] for row in Frame(pairs)][:2] == [[("k", 1)], None]

@@ -156,7 +156,9 @@ def arrow_column(column: Any) -> Column:
 
 
 def _array(values: list[Any]) -> Any:
-    """Return a list as an array; lists of unequal lengths as a list of arrays."""
+    """Return a list as an array; lists of unequal lengths as a list of arrays, a map as a list of pairs."""
+    if any(isinstance(value, tuple) for value in values):
+        return values  # an array of keys and values would be one of texts
     try:
         return np.asarray(values)
     except ValueError:

@@ -61,6 +61,7 @@ class ImageFolder:
 
     def _upright(self, image: Any) -> Any:
         """Return an image as its EXIF data says that it was meant to be seen."""
+        image.load()  # what raises here is damaged pixels
         try:
             stored = not self.exif_transpose or image.getexif().get(_ORIENTATION, 1) == 1
         except Exception:  # damaged data beside the pixels, of which pillow's readers raise anything
