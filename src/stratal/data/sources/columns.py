@@ -132,7 +132,7 @@ class _ReadAhead:
 
     def read(self, group: int) -> Mapping[str, Column]:
         """Return the columns of a group. Raises: what reading it raises."""
-        if group not in (0, self._last + 1):
+        if group not in (0, self._last, self._last + 1):  # the last again: it could not be read as a whole
             self._under_way.clear()
         else:
             begin = max(self._under_way, default=group) + 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
@@ -37,12 +38,12 @@ def columns_of_rows(rows: Sequence[Sequence[Any]]) -> list[Column]:
 
 def _packed(rows: Any, first: Sequence[Any], head: int) -> list[Column] | None:
     """Return the columns of rows that are packed as the first one is, `head` bytes before its values."""
-    kinds = [_PACKED.get(type(value)) for value in first]
+    runs = [(kind, len(list(values))) for kind, values in groupby(map(type, first))]  # of columns of one type
+    if any(kind not in _PACKED for kind, _ in runs):
+        return None
     fields: list[Any] = [("head", f"V{head}")] if head else []
-    for k, kind in enumerate(kinds):
-        if kind is None:
-            return None
-        fields += [(f"tag{k}", "u1"), (f"value{k}", kind[1])]
+    for k, (kind, count) in enumerate(runs):
+        fields.append((str(k), [("tag", "u1"), ("value", _PACKED[kind][1])], (count,)))
     record = np.dtype(fields)
     try:
         data = marshal.dumps(rows, _VERSION)
@@ -51,8 +52,12 @@ def _packed(rows: Any, first: Sequence[Any], head: int) -> list[Column] | None:
     if len(data) != _HEAD + record.itemsize * len(rows):
         return None
     table = np.frombuffer(data, record, offset=_HEAD)
-    if any(kind is None or (table[f"tag{k}"] != kind[0]).any() for k, kind in enumerate(kinds)):
-        return None
     dtypes: dict[Any, Any] = {float: as_dtype(float).np, int: np.int64}
-    with np.errstate(over="ignore"):
-        return [table[f"value{k}"].astype(dtypes[type(value)]) for k, value in enumerate(first)]
+    found: list[Column] = []
+    for k, (kind, _) in enumerate(runs):
+        part = table[str(k)]
+        if (part["tag"] != _PACKED[kind][0]).any():
+            return None
+        with np.errstate(over="ignore"):
+            found.extend(part["value"].T.astype(dtypes[kind], order="C"))
+    return found
