@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from stratal.base.dtypes import DType, bfloat16, float32, float64
 from stratal.base.errors import StratalError
 from stratal.base.types import TensorType
 from stratal.discover.prove import Proof, prove
@@ -63,7 +64,7 @@ def _bind(variable: str, node: Node, bound: Bound, rule: FoundRule) -> Bound | N
     known = bound.nodes.get(variable)
     if known is not None:
         return bound if known is node else None
-    if not isinstance(node.type, TensorType) or node.dtype is not rule.dtype:
+    if not isinstance(node.type, TensorType) or not _is_of(node.dtype, bound, rule):
         return None
     if not all(isinstance(n, int) and n for n in node.shape):
         return None
@@ -77,6 +78,16 @@ def _bind(variable: str, node: Node, bound: Bound, rule: FoundRule) -> Bound | N
         if (int(text) if text.isdigit() else sizes.setdefault(text, n)) != n:
             return None
     return Bound(nodes, sizes, bound.attributes)
+
+
+WIDE: Final = frozenset((bfloat16, float32, float64))
+"""Floats of which a product that is finite in one order seldom overflows in another, as float16's do."""
+
+
+def _is_of(dtype: DType, bound: Bound, rule: FoundRule) -> bool:
+    """Return whether a rule may be tried on a dtype: its own, or one with which it is proved as well."""
+    others = {x.dtype for x in bound.nodes.values()}
+    return others <= {dtype} and (dtype is rule.dtype or {dtype, rule.dtype} <= WIDE)
 
 
 def _attributes(side: Applied, node: Node, bound: Bound) -> Bound | None:

@@ -32,6 +32,7 @@ from stratal.loops.compute import Compute
 from stratal.loops.expr import Load, Var, walk
 from stratal.search.found import Step
 
+MIXED: Final = -1  # read along an axis, and not by its index alone
 Running = tuple["int | None", ...]
 Part = tuple[int, int, int]  # start, stop, step
 Parts = Mapping[int, Part]  # by axis; of other axes, all
@@ -42,17 +43,36 @@ class Axes:
 
     def __init__(self, *, real: bool) -> None:
         self.real: Final = real
-        self._running: Final[dict[object, Running | None]] = {}
+        self._places: Final[dict[object, Running | None]] = {}
         self._proofs: Final[dict[object, Proof]] = {}
 
     def running(self, node: Node, axis: int) -> Running | None:
         """Return at which axis of each operand an axis of the result is read, None for what is read as a
         whole; None where it is not as simple as that.
         """
+        found = self.places(node, axis)
+        return None if found is None or MIXED in found else found
+
+    def places(self, node: Node, axis: int) -> Running | None:
+        """Return at which axis of each operand an axis of the result is read, None for what is read as a
+        whole, `MIXED` for what is read otherwise; None where the axis decides more than what is read.
+        """
         key = node.op, *(i.type for i in node.inputs), axis
-        if key not in self._running:
-            self._running[key] = _running(node, axis)
-        return self._running[key]
+        if key not in self._places:
+            self._places[key] = _places(node, axis)
+        return self._places[key]
+
+    def sums_products(self, node: Node) -> bool:
+        """Return whether each element of a result is a sum of products of those of operands."""
+        types = [i.type for i in node.inputs]
+        if isinstance(node.op, (Input, Const, Item)) or not all(isinstance(t, TensorType) for t in types):
+            return False
+        key = "sums products", node.op, *types
+        if key not in self._places:
+            lowered = None if node.op.host_reason(*types) else node.op.lower(*types)  # type: ignore[arg-type]
+            combiner = lowered.combiner if isinstance(lowered, Compute) else None
+            self._places[key] = () if combiner is not None and combiner.name in ("sum", "dot") else None
+        return self._places[key] is not None
 
     def law(self, node: Node, parts: Parts) -> Step | None:
         """Return the step from a part of a node to the node on parts of its operands; None where that is
@@ -123,7 +143,7 @@ def _parts_are(types: Sequence[TensorType], axis: int) -> Proof:
     return Proof(same, exact=same, certificate=texts[0])
 
 
-def _running(node: Node, axis: int) -> Running | None:
+def _places(node: Node, axis: int) -> Running | None:
     types = [i.type for i in node.inputs]
     if isinstance(node.op, (Input, Const, Item)) or node.op.effects or node.op.host_reason(*types):  # type: ignore[arg-type]
         return None
@@ -138,12 +158,8 @@ def _running(node: Node, axis: int) -> Running | None:
     found: dict[object, int | None] = {}
     for load in lowered.loads:
         at = _at(load, along)
-        if at == MIXED or found.setdefault(load.buffer, at) != at:
-            return None
+        found[load.buffer] = at if found.setdefault(load.buffer, at) == at else MIXED
     return tuple(found.get(buffer) for buffer in lowered.args)
-
-
-MIXED: Final = -1
 
 
 def _at(load: Load, along: Var) -> int | None:

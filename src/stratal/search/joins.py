@@ -38,26 +38,24 @@ class Member(NamedTuple):
 
 
 def joins(
-    context: Context, rules: RuleSet, axes: Axes, *, pairs: bool = False
+    context: Context, rules: RuleSet, *, pairs: bool = False
 ) -> Iterator[list[Way]]:
     """Yield, for each value with several readers of a kind, the ways to join them: all, or `pairs` too."""
     seen: set[tuple[Node, ...]] = set()
     for value in [*context.graph.inputs, *context.graph.nodes]:
-        for members, axis in _groups(value, context, rules, axes):
+        for members, axis in _groups(value, context, rules):
             key = tuple(m.node for m in members)
             if key in seen:
                 continue
             seen.add(key)
             few = pairs and 2 < len(members) <= FEW
             chosen = [members, *(itertools.combinations(members, 2) if few else ())]
-            ways = [way for some in chosen for way in _joined(some, axis, context, axes)]
+            ways = [way for some in chosen for way in _joined(some, axis, context, rules.axes)]
             if ways:
                 yield ways
 
 
-def _groups(
-    value: Node, context: Context, rules: RuleSet, axes: Axes
-) -> Iterator[tuple[list[Member], int]]:
+def _groups(value: Node, context: Context, rules: RuleSet) -> Iterator[tuple[list[Member], int]]:
     """Yield readers of a value that are one op along an axis of their results."""
     readers = [r for r in context.readers.get(value, ()) if _may_join(r, context)]
     if len(readers) < 2:
@@ -71,7 +69,7 @@ def _groups(
             continue
         at = members[0].made.inputs.index(value)
         for axis in range(members[0].made.aval.ndim):
-            running = axes.running(members[0].made, axis)
+            running = rules.axes.running(members[0].made, axis)
             if running is None or running[at] is not None or all(k is None for k in running):
                 continue
             groups: dict[object, list[Member]] = {}

@@ -163,7 +163,7 @@ def _is_private(
     match: Match, readers: Mapping[Node, set[Node]], region: Container[Node], context: Context
 ) -> bool:
     """Return whether what a match replaces between its root and its variables is needed by nothing else."""
-    root, variables_ = match.node, set(match.bound.nodes.values())
+    root, variables_ = match.node, set(match.leaves)
     inside = {n for n in topological([root], stop=variables_.__contains__) if n not in variables_}
     for node in inside - {root}:
         if isinstance(node.op, Const) or context.moves(node):

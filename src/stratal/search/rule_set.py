@@ -1,15 +1,25 @@
-"""Rules by where they can match: the op at their root and the ops of its operands, in both directions."""
+"""What may be made of a node: by rules, looked up by the op at their root and the ops of its operands, and by
+the law of scales.
+
+    mul(f(x, w), spread(s))  =  f(x, mul(w, spread(s)))
+
+where f sums products, and s is spread along an axis that runs along one of w (`axes`): whatever f is, a
+convolution in groups or a contraction, that is proved for its match like a rule.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from stratal.discover.matching import Bound, matches, proof_of
+from stratal.discover.matching import WIDE, matches, proof_of
 from stratal.discover.prove import Proof
 from stratal.discover.rules import Applied, FoundRule, ops_of, variables
-from stratal.graph.node import Node
+from stratal.graph.builder import Builder
+from stratal.graph.node import Node, make
 from stratal.graph.op import REGISTRY
+from stratal.search.axes import MIXED, Axes
 from stratal.search.found import Step, structure
 
 
@@ -36,12 +46,14 @@ class Directed(NamedTuple):
 
 
 class Match(NamedTuple):
-    """What a rule would make of a node; `RuleSet.proved` says whether it may."""
+    """What a rule would make of a node over some leaves; `RuleSet.proved` says whether it may."""
 
-    directed: Directed
+    rule: str
+    text: str
+    exact: bool
     node: Node
     made: Node
-    bound: Bound
+    leaves: tuple[Node, ...]
 
 
 class RuleSet:
@@ -52,6 +64,7 @@ class RuleSet:
 
     def __init__(self, rules: Sequence[FoundRule], *, real: bool) -> None:
         self.real: Final = real
+        self.axes: Final = Axes(real=real)
         self._of: Final[dict[str, list[Directed]]] = {}
         self._proofs: Final[dict[object, Proof]] = {}
         self._matches: Final[dict[Node, list[Match]]] = {}  # expressions share most of their nodes
@@ -64,29 +77,50 @@ class RuleSet:
         """Return what each rule would make of a node."""
         found = self._matches.get(node)
         if found is None:
-            found = self._matches[node] = [
-                Match(directed, node, made, bound)
-                for directed in self._of.get(node.op.name, ())
-                if directed.may_match(node)
-                for bound, made in matches(directed.rule, node, forward=directed.forward)
-                if made.type == node.type and made is not node
-            ]
+            some = itertools.chain(self._by_rules(node), self._scaled(node) if self.real else ())
+            found = self._matches[node] = [m for m in some if m.made.type == node.type and m.made is not node]
         return found
+
+    def _by_rules(self, node: Node) -> Iterator[Match]:
+        for directed in self._of.get(node.op.name, ()):
+            if directed.may_match(node):
+                text = str(directed.rule)
+                for bound, made in matches(directed.rule, node, forward=directed.forward):
+                    leaves = tuple(dict.fromkeys(bound.nodes.values()))
+                    yield Match(directed.name, text, directed.rule.exact, node, made, leaves)
+
+    def _scaled(self, node: Node) -> Iterator[Match]:
+        """Yield a sum of products, one of its operands scaled, for what is scaled along an axis."""
+        if node.op.name != "mul" or node.dtype not in WIDE:
+            return
+        b = Builder(node.where)
+        for whole, spread in (node.inputs, node.inputs[::-1]):
+            if spread.op.name != "broadcast" or len(spread.op.attributes["axes"]) != 1:
+                continue
+            (axis,) = spread.op.attributes["axes"]
+            (scale,) = spread.inputs
+            places = self.axes.places(whole, axis) if self.axes.sums_products(whole) else None
+            for k, at in enumerate(places or ()):
+                if at is not None and at != MIXED and scale.shape == (whole.inputs[k].shape[at],):
+                    operands = list(whole.inputs)
+                    operands[k] = b.mul(operands[k], b.broadcast(scale, shape=operands[k].shape, axes=(at,)))
+                    made = make(whole.op, *operands, where=whole.where)
+                    name = f"scale of {whole.op.name}"
+                    leaves = tuple(dict.fromkeys((*whole.inputs, scale)))
+                    yield Match(name, "mul(f(x, w), s) = f(x, mul(w, s))", False, node, made, leaves)
 
     def proved(self, match: Match) -> Step | None:
         """Return the step that a match is; None where it is not proved for its very node. What decides a
         proof is looked up where it was proved before.
         """
-        directed, node, made, bound = match
-        exact = directed.rule.exact
-        leaves = list(dict.fromkeys(bound.nodes.values()))
+        rule, text, exact, node, made, leaves = match
         key = structure([node, made], leaves), exact
         proof = self._proofs.get(key)
         if proof is None:
             proof = self._proofs[key] = proof_of([(node, made)], leaves, bits=exact)
         if not proof.proved or not (proof.exact or self.real):
             return None
-        return Step(directed.name, str(directed.rule), proof.exact, proof.certificate)
+        return Step(rule, text, proof.exact, proof.certificate)
 
 
 def _directions(rule: FoundRule) -> Iterator[Directed]:

@@ -23,7 +23,6 @@ from stratal.discover.rules import FoundRule
 from stratal.graph.graph import Graph, substitute
 from stratal.graph.node import Const, Input, Item, Node, topological
 from stratal.optimize.rewrite import with_roots
-from stratal.search.axes import Axes
 from stratal.search.found import (
     REWRITTEN,
     Found,
@@ -87,7 +86,6 @@ class _Search:
         self, rules: RuleSet, price: WholePrice, limit: Limit, compare: LocalPrice | None, verdicts: Verdicts
     ) -> None:
         self.rules, self.price, self.limit, self.verdicts = rules, price, limit, verdicts
-        self.axes = Axes(real=rules.real)
         self.compare = compare or self.whole
         self.deadline = time.thread_time() + limit.seconds
         self.priced = 0
@@ -148,7 +146,7 @@ class _Search:
     # -- parts ---------------------------------------------------------------------------------------------
     def sliced(self, context: Context) -> list[Rewrite]:
         """Return the slices that pay where they are computed from slices."""
-        found = (self.best(context, [way]) for way in pushed_slices(context, self.axes))
+        found = (self.best(context, [way]) for way in pushed_slices(context, self.rules.axes))
         return [best for best in found if best is not None]
 
     # -- one expression ------------------------------------------------------------------------------------
@@ -286,7 +284,7 @@ class _Search:
     def joined(self, context: Context) -> list[Rewrite]:
         """Return the joins that pay, of each value the best one."""
         found = []
-        for ways in joins(context, self.rules, self.axes, pairs=self.limit.of_site > USUAL):
+        for ways in joins(context, self.rules, pairs=self.limit.of_site > USUAL):
             if self.spent:
                 break
             best = self.best(context, ways, margin=JOIN_MARGIN)

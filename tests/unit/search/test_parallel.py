@@ -10,10 +10,11 @@ import pytest
 from search_networks import B, assert_same_values, batch_norm, conv, machine, ops, tensor, weight
 
 import stratal.ops  # noqa: F401  fills the registry
-from stratal.base.dtypes import float32
+from stratal.base.dtypes import DType, bfloat16, float16, float32, float64
+from stratal.base.types import TensorType
 from stratal.discover.rules_file import read_rules
 from stratal.graph.graph import Graph
-from stratal.graph.node import Node, take_item
+from stratal.graph.node import Node, graph_input, take_item
 from stratal.search.axes import Axes
 from stratal.search.found import Found, Rewrite, piece_of, rewritten
 from stratal.search.search import search
@@ -144,6 +145,37 @@ def test_joins_that_need_each_other_are_not_both_applied() -> None:
     other = rewrite((y, weights[1]), (first, weights[3]))
     assert rewritten(graph, [one])[1] == [one] and rewritten(graph, [other])[1] == [other]
     assert rewritten(graph, [one, other])[1] == [one]
+
+
+# -- scales --------------------------------------------------------------------------------------------------
+def test_a_scale_goes_into_a_product_whatever_its_spec() -> None:
+    x, w, s = tensor(3, 2, 8), weight(5, 8), weight(5)
+    y = B.contract(x, w, spec="abk,nk->abn")
+    made = found([x, w, s], [B.tanh(B.mul(B.broadcast(s, shape=y.shape, axes=(2,)), y))], GEMM)
+    assert ops(made.graph) == ["contract", "tanh"]
+    assert [step.rule for step in made.applied[0].steps] == ["scale of contract"]
+
+
+def test_batch_norm_goes_into_a_convolution_in_groups() -> None:
+    x, w, parts = tensor(1, 4, 9, 9), weight(6, 2, 3, 3), [weight(6) for _ in range(4)]
+    y = B.conv(x, w, strides=(2, 2), padding=((1, 1),) * 2, lhs_dilation=(1, 1), rhs_dilation=(1, 1),
+               groups=2)  # fmt: skip
+    assert "mul" not in ops(found([x, w, *parts], [B.tanh(batch_norm(y, *parts))], GEMM).graph)
+
+
+def test_a_scale_does_not_go_into_a_maximum() -> None:
+    x, s = tensor(4, 6), weight(4)
+    y = B.reduce_max(x, axes=(1,))
+    graph = Graph([x, s], [B.mul(y, B.broadcast(s, shape=y.shape, axes=(0,)))])
+    assert not search(graph, RULES, GEMM).applied
+
+
+@pytest.mark.parametrize(("dtype", "convs"), [(float64, 1), (bfloat16, 1), (float16, 2)])
+def test_rules_hold_for_dtypes_of_floats_whose_range_is_wide(dtype: DType, convs: int) -> None:
+    x = graph_input("x", TensorType(dtype, (1, 3, 9, 9)))
+    w, v = (graph_input("w", TensorType(dtype, (4, 3, 3, 3)), frozen=True) for _ in range(2))
+    made = search(Graph([x, w, v], [B.add(conv(x, w, 1), conv(x, v, 1))]), RULES, GEMM)
+    assert ops(made.graph).count("conv") == convs
 
 
 # -- slices --------------------------------------------------------------------------------------------------
