@@ -45,6 +45,7 @@ from stratal.search.slices import pushed_slices
 MARGIN: Final = 1e-6  # a rewrite pays if it saves this share of what stands around it,
 JOIN_MARGIN: Final = 0.005  # or this, where as much is computed: estimates are not closer
 EQUAL: Final = 1e-3  # of two that pay and differ by less, the one with less to compute is better
+SURE: Final = 0.1  # what saves this share of what stands around it is not weighed against the whole
 NEARLY: Final = 0.02  # estimates that differ by less say little against a measurement
 BOUND: Final = 1.25  # what computes so much more than a site's expression is not taken further
 MOST_WEIGHED: Final = 3  # expressions of a site that get a price
@@ -91,7 +92,7 @@ class _Search:
         self.priced = 0
         self.applied: list[Rewrite] = []
         self.rejected: dict[frozenset[Node], Rewrite] = {}  # by what they would replace, the cheapest of each
-        self.noting = True
+        self.first = True  # of the rounds: later ones mostly weigh the ways back
         self._terms: dict[object, tuple[list[Node], list[tuple[Node, tuple[Step, ...]]]]] = {}
         self._weighed: dict[object, tuple[Rewrite, float]] = {}
 
@@ -104,15 +105,11 @@ class _Search:
         return self.priced >= self.limit.priced or time.thread_time() >= self.deadline
 
     def run(self, graph: Graph) -> Found:
-        known: float | None = None  # the price of the graph, asked for where something is to be applied
         for number in range(ROUNDS):
-            self.noting = number == 0  # later rounds mostly weigh the ways back
+            self.first = number == 0
             start = graph
             for kind in (self.sliced, self.sites, self.joined):
-                chosen = kind(Context(graph))
-                if chosen:
-                    known = self.price(graph) if known is None else known
-                    graph, known = self.applied_to(graph, known, chosen)
+                graph = self.applied_to(graph, kind(Context(graph)))
             if graph is start or self.spent:
                 break
         taken = {node for r in self.applied for node in r.replaced}
@@ -120,18 +117,20 @@ class _Search:
         left = sorted(rejected.values(), key=_loss)
         return Found(graph, tuple(self.applied), tuple(left[:MOST_REJECTED]), self.priced, not self.spent)
 
-    def applied_to(self, graph: Graph, known: float, chosen: Sequence[Rewrite]) -> tuple[Graph, float]:
-        """Return a graph rewritten, and its price; of two that touch, what saves more is applied.
+    def applied_to(self, graph: Graph, chosen: Sequence[Rewrite]) -> Graph:
+        """Return a graph rewritten; of two that touch, what saves more is applied.
 
-        Together they must make the whole cheaper; where they do not, those of each kind must by themselves.
+        Unless each by itself saves much, together they must make the whole cheaper; where they do not, those
+        of each kind must by themselves.
         """
         ordered = sorted(chosen, key=_loss)
         moved, applied = rewritten(graph, ordered)
-        cost = self.price(moved)
-        if cost < known or any(r.measured for r in applied):
+        sure = all(r.measured or r.seconds < (1 - SURE) * r.before_seconds for r in applied)
+        if sure or self.price(moved) < self.price(graph):
             self.applied += applied
-            return moved, cost
+            return moved
         kept: list[Rewrite] = []
+        known = self.price(graph)
         for _, alike in itertools.groupby(sorted(ordered, key=_kind), _kind):
             some = list(alike)
             moved, applied = rewritten(graph, [*kept, *some])
@@ -141,7 +140,7 @@ class _Search:
             else:
                 self.note(some[0]._replace(refused="the whole graph is not cheaper"))
         self.applied += kept
-        return rewritten(graph, kept)[0], known
+        return rewritten(graph, kept)[0]
 
     # -- parts ---------------------------------------------------------------------------------------------
     def sliced(self, context: Context) -> list[Rewrite]:
@@ -160,11 +159,13 @@ class _Search:
             if node in covered or isinstance(node.op, (Input, Const, Item)) or node in context.frozen:
                 continue
             region = context.region(node)
+            if not self.first and sum(map(context.starts_kernel, region.nodes)) < 2:
+                continue  # what belongs to one kernel was taken as far as that goes
             best = self.best_of(node, region, context)
             if best is not None:
                 found.append(best)
-            done = best is not None or region.whole  # all steps within it were tried
-            covered.update(region.ordered if done else region.ordered[: len(region.ordered) // 2])
+            done = best is not None or region.whole  # all steps within it were tried, else the near ones
+            covered.update(region.ordered[: None if done else len(region.ordered) // 2])
         return found
 
     def best_of(self, site: Node, region: Region, context: Context) -> Rewrite | None:
@@ -277,7 +278,7 @@ class _Search:
         at = frozenset(refused.replaced)
         known = self.rejected.get(at)
         key = not refused.measured, _loss(refused)
-        if self.noting and (known is None or key < (not known.measured, _loss(known))):
+        if self.first and (known is None or key < (not known.measured, _loss(known))):
             self.rejected[at] = refused
 
     # -- several results -----------------------------------------------------------------------------------
