@@ -15,6 +15,7 @@ from stratal.compiler import compile_graph, planned
 from stratal.graph.graph import Graph, verify
 from stratal.graph.interpret import interpret
 from stratal.optimize.online import use_online_forms
+from stratal.optimize.online.row_blocks import in_row_blocks
 from stratal.optimize.simplify import simplify
 from stratal.runtime.storage import Storage
 
@@ -248,6 +249,65 @@ def test_attention_of_a_single_head_is_a_loop_over_queries() -> None:
     want, got = (interpret(graph, arrays)[0] for graph in (case.graph, rewritten))
     for w, g in zip(want, got, strict=True):
         np.testing.assert_allclose(g, w, rtol=0, atol=1e-5 * np.abs(w).max())
+
+
+def test_what_a_gradient_needs_of_the_result_is_in_the_loop_too() -> None:
+    """The gradient of v alone is a product of weights with what follows from their product with v."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((1024, 8), dtype=np.float32) for _ in range(3)]
+    case = captured(
+        lambda q, k, v: st.grad(lambda v: (st.softmax(q @ k.T, -1) @ v).square().sum())(v), arrays
+    )
+    rewritten = in_blocks(case.graph)
+    assert loops(rewritten) == 1
+    assert not any(n.op.name == "contract" for n in rewritten.nodes)
+    want, got = (interpret(graph, arrays)[0] for graph in (case.graph, rewritten))
+    np.testing.assert_allclose(got[0], want[0], rtol=0, atol=1e-5 * np.abs(want[0]).max())
+
+
+def test_a_loop_reads_what_another_one_makes() -> None:
+    """Two layers of attention of a single head, without gradients."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((1024, 8), dtype=np.float32) for _ in range(3)]
+
+    def twice(q: Any, k: Any, v: Any) -> Any:
+        h = st.softmax(q @ k.T, -1) @ v
+        return st.softmax(h @ st.sin(k).T, -1) @ v
+
+    case = captured(twice, arrays)
+    with settings.online(LEAST):
+        rewritten = in_row_blocks(simplify(verify(case.graph)), LEAST)
+    assert loops(rewritten) == 2
+    assert not any(n.op.name == "contract" for n in rewritten.nodes)
+    want, got = (interpret(graph, arrays)[0] for graph in (case.graph, rewritten))
+    np.testing.assert_allclose(got[0], want[0], rtol=0, atol=1e-5)
+
+
+def test_a_language_model_with_tied_weights_trains_as_before() -> None:
+    tokens = np.random.default_rng(0).integers(0, CLASSES, (8, 129))
+
+    def trained_losses(least: int | None) -> tuple[list[float], str]:
+        st.manual_seed(0)
+        embedding = nn.Embedding(CLASSES, WIDTH)
+        inner = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.GELU())
+        optimizer = st.optim.AdamW([*embedding.parameters(), *inner.parameters()], lr=1e-2)
+
+        @st.compile
+        def step(tokens: Any) -> Any:
+            optimizer.zero_grad()
+            logits = inner(embedding(tokens[:, :-1])) @ embedding.weight.T
+            loss = flat(logits, tokens[:, 1:])
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        with settings.online(least), settings.strict(True):
+            return [step(st.tensor(tokens)).item() for _ in range(3)], str(step.explain())
+
+    want, _ = trained_losses(None)
+    got, text = trained_losses(LEAST)
+    assert "8 blocks of 128 rows" in text
+    np.testing.assert_allclose(got, want, rtol=1e-4)
 
 
 @pytest.mark.parametrize("wrong", [CLASSES, -CLASSES - 1])

@@ -49,10 +49,8 @@ def in_row_blocks(graph: Graph, least: int) -> Graph:
     """
     before, repl = graph, dict[Node, Node]()
     graph = rewrite_graph(graph, picked)
-    for tiles in _connected(graph, least):
-        region = _region(graph, tiles)
-        if region is None:
-            continue
+    found = [_region(graph, tiles) for tiles in _connected(graph, least)]
+    for region in _in_order([r for r in found if r is not None]):
         what, rows = f"products {list(region.product.shape)}", math.prod(region.product.aval.ints[:-1])
         try:
             count = _count(region.product, least)
@@ -67,6 +65,18 @@ def in_row_blocks(graph: Graph, least: int) -> Graph:
             "nothing needs them as a whole; sums over rows are added up block by block, as real arithmetic",
         )  # fmt: skip
     return with_roots(graph, substitute(graph.roots, repl)) if repl else before
+
+
+def _in_order(regions: list[Region]) -> list[Region]:
+    """Return regions after those whose results they read."""
+    feeding = [set(topological(r.operands)) for r in regions]
+    left, order = list(range(len(regions))), list[Region]()
+    while left:
+        waits = {k for k in left for n in left if n != k and not feeding[k].isdisjoint(regions[n].results)}
+        first = next((k for k in left if k not in waits), left[0])
+        left.remove(first)
+        order.append(regions[first])
+    return order
 
 
 def _count(product: Node, least: int) -> int:
@@ -121,10 +131,11 @@ def _region(graph: Graph, tiles: list[Node]) -> Region | None:
     """
     inside = set(tiles)
     fed = _reached(graph.nodes, inside)
-    feeding = set(topological(tiles))
-    between = [n for n in graph.nodes if n in fed and n in feeding and n not in inside]
     sinks = [n for n in graph.nodes if n not in inside and any(i in inside for i in n.inputs)]
-    if not between or any(n.op.name == "contract" and n not in sinks for n in between):
+    comes_back = not inside.isdisjoint(topological([i for t in tiles for i in t.inputs if i in fed - inside]))
+    feeding = set(topological([*tiles, *sinks]))
+    between = [n for n in graph.nodes if n in fed and n in feeding and n not in inside]
+    if not comes_back or any(n.op.name == "contract" and n not in sinks for n in between):
         return None
     inside |= {*between, *sinks}
     outer = {i for n in graph.nodes if n not in inside for i in n.inputs} | set(graph.roots)
