@@ -138,7 +138,6 @@ def loops(graph: Graph) -> int:
     return sum(node.op.name == "scan" for node in graph.nodes)
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_loss_over_many_classes_and_its_gradients_are_one_loop(name: str) -> None:
     case = trained(LOSSES[name])
@@ -186,6 +185,7 @@ def of_the_batch(logits: Any, labels: Any) -> Any:
     return F.cross_entropy(logits - logits.mean(0), labels)
 
 
+@pytest.mark.quick
 def test_a_loss_without_gradients_is_a_loop_too() -> None:
     case = trained(F.cross_entropy)
     forward = captured(lambda x, w, b, labels: F.cross_entropy(x @ w.T + b, labels), case.arrays)
@@ -308,6 +308,23 @@ def test_a_language_model_with_tied_weights_trains_as_before() -> None:
     got, text = trained_losses(LEAST)
     assert "8 blocks of 128 rows" in text
     np.testing.assert_allclose(got, want, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_other_dtypes_are_in_blocks_too(dtype: str) -> None:
+    case = trained(F.cross_entropy)
+    operands = [st.tensor(a).to(dtype) for a in case.arrays[:3]]
+    labels = st.tensor(case.arrays[3])
+
+    def results(least: int | None) -> list[Array]:
+        step = st.compile(st.value_and_grad(lambda x, w, b: F.cross_entropy(x @ w.T + b, labels), (0, 1, 2)))
+        with settings.online(least), settings.strict(True):
+            loss, gradients = step(*operands)
+        assert ("sums over rows are added up" in str(step.explain())) == (least is not None)
+        return [t.to("float32").numpy() for t in (loss, *gradients)]
+
+    for want, got in zip(results(None), results(LEAST), strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-2 * np.abs(want).max())
 
 
 @pytest.mark.parametrize("wrong", [CLASSES, -CLASSES - 1])
