@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as hs
 
 import stratal as st
 from stratal import nn
@@ -146,6 +149,50 @@ def test_a_loss_over_many_classes_and_its_gradients_are_one_loop(name: str) -> N
     want, got = (interpret(graph, case.arrays)[0] for graph in (case.graph, rewritten))
     for w, g in zip(want, got, strict=True):
         np.testing.assert_allclose(g, w, rtol=0, atol=1e-5 * np.abs(w).max())
+
+
+CHAIN: dict[str, Callable[[Any], Any]] = {
+    "scale": lambda s: s * 0.7,
+    "cap": lambda s: 3 * st.tanh(s / 3),
+    "rows": lambda s: s + st.cos(st.arange(ROWS).astype(s.dtype))[:, None],
+    "columns": lambda s: s * st.cos(st.arange(CLASSES).astype(s.dtype)),
+    "mask": lambda s: st.where((st.arange(ROWS)[:, None] + st.arange(CLASSES)) % 7 == 0, 0.0, s),
+    "normalised": lambda s: (s - s.mean(-1, keepdim=True)) / (1 + s.std(-1, keepdim=True)),
+    "softmax": lambda s: st.softmax(s, -1) * 5,
+    "cumulative": lambda s: st.cumsum(s, -1) / 10,
+    "shifted": lambda s: st.roll(s, 1, -1),
+}
+CHAINS = {
+    "chain": hs.lists(hs.sampled_from(sorted(CHAIN)), max_size=4),
+    "name": hs.sampled_from(sorted(LOSSES)),
+}
+
+
+@examples(max_examples=3)
+@given(**CHAINS)
+def test_any_chain_of_functions_of_rows_is_one_loop(chain: list[str], name: str) -> None:
+    one_loop(chain, name)
+
+
+@pytest.mark.slow
+@examples(max_examples=100)
+@given(**CHAINS)
+def test_a_hundred_chains_of_functions_of_rows_are_one_loop(chain: list[str], name: str) -> None:
+    one_loop(chain, name)
+
+
+def one_loop(chain: list[str], name: str) -> None:
+    def loss(logits: Any, labels: Any) -> Any:
+        for step in chain:
+            logits = CHAIN[step](logits)
+        return LOSSES[name](logits, labels)
+
+    case = trained(loss)
+    rewritten = in_blocks(case.graph)
+    assert loops(rewritten) == 1
+    want, got = (interpret(graph, case.arrays)[0] for graph in (case.graph, rewritten))
+    for w, g in zip(want, got, strict=True):
+        np.testing.assert_allclose(g, w, rtol=0, atol=2e-5 * max(1e-3, np.abs(w).max()))
 
 
 def stored(case: Case) -> list[Storage]:

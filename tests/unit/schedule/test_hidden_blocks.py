@@ -29,6 +29,7 @@ SEEN: dict[str, Seen] = {
     "causal, from the end": lambda i, j: i + (COLUMNS - ROWS) >= j,
     "window": lambda i, j: (j <= i) & (i - j < 20),
     "window on both sides": lambda i, j: st.abs(i - j) < 20,
+    "window and first keys": lambda i, j: (j <= i) & ((i - j < 20) | (j < 4)),
     "hidden in front": lambda i, j: ~((j < 40) | (j < i)),
     "every other position": lambda i, j: 2 * j <= i,
 }

@@ -28,6 +28,7 @@ from stratal.loops.expr import Expr
 from stratal.loops.index import Index
 from stratal.ops.control.blockwise import Tiles
 
+MOST_DECIDED: Final = 12  # of which two are looked at together
 VIEWS: Final = ("broadcast", "reshape", "permute")
 MOST: Final = (1 << 31) - 1  # that bounds may reach: nothing wraps around
 SWAPPED: Final = {"gt": "lt", "ge": "le"}
@@ -38,6 +39,14 @@ class Bounds(NamedTuple):
 
     low: tuple[Expr, ...]
     high: tuple[Expr, ...]
+
+
+class Decided(NamedTuple):
+    """A comparison that is `truth` for all of a block if any of the conditions holds."""
+
+    node: Node
+    truth: bool
+    conditions: list[Expr]
 
 
 Where = tuple[Bounds, ...]
@@ -58,11 +67,20 @@ def hidden(tiles: Tiles, block: Sequence[Bounds]) -> list[Expr]:
     `block` bounds the numbers of its elements along every axis.
     """
     nodes = topological(sink.tile for sink in tiles.sinks)
-    found: dict[Expr, None] = {}
+    decided: list[Decided] = []
     for node, where in _places(nodes, tiles, tuple(block)).items():
-        for truth, conditions in zip((False, True), _decided(node, where), strict=True):
-            if conditions and _changes_nothing(tiles, nodes, node, truth):
-                found |= dict.fromkeys(conditions)
+        decided += [d for d in _decided(node, where) if d.conditions]
+    found: dict[Expr, None] = {}
+    left: list[Decided] = []
+    for one in decided:
+        if _changes_nothing(tiles, nodes, (one,)):
+            found |= dict.fromkeys(one.conditions)
+        else:
+            left.append(one)
+    for one, other in itertools.combinations(left[:MOST_DECIDED], 2):
+        if one.node is not other.node and _changes_nothing(tiles, nodes, (one, other)):
+            pairs = itertools.product(one.conditions, other.conditions)
+            found |= dict.fromkeys(index.both(a, b) for a, b in pairs)
     return [c for c in found if not (isinstance(c, Number) and not c.value)]
 
 
@@ -98,11 +116,11 @@ def _seen(node: Node, x: Node, where: Where) -> Where | None:
     return where if node.op.pointwise and x.shape == node.shape else None
 
 
-def _decided(node: Node, where: Where) -> tuple[list[Expr], list[Expr]]:
+def _decided(node: Node, where: Where) -> tuple[Decided, ...]:
     """Return what makes a comparison false for all of a block, and what makes it true."""
     name = node.op.name
     if name not in ("lt", "le", "gt", "ge"):
-        return [], []
+        return ()
     left, right = (_bounds(i, where) for i in node.inputs)
     if name in SWAPPED:
         name, left, right = SWAPPED[name], right, left
@@ -111,7 +129,10 @@ def _decided(node: Node, where: Where) -> tuple[list[Expr], list[Expr]]:
     def apart(highs: tuple[Expr, ...], lows: tuple[Expr, ...], less: bool) -> list[Expr]:
         return [index.less(high, low if less else index.add(low, 1)) for high in highs for low in lows]
 
-    return apart(right.high, left.low, not strict), apart(left.high, right.low, strict)
+    return (
+        Decided(node, False, apart(right.high, left.low, not strict)),
+        Decided(node, True, apart(left.high, right.low, strict)),
+    )
 
 
 def _bounds(node: Node, where: Where) -> Bounds:
@@ -165,11 +186,11 @@ RULES: Final[dict[str, Callable[..., Bounds]]] = {
 
 
 # -- what follows --------------------------------------------------------------------------------------------
-def _changes_nothing(tiles: Tiles, nodes: Sequence[Node], test: Node, truth: bool) -> bool:
-    """Return whether every reduction stays as it is where a comparison is known."""
-    known: dict[Node, Any] = {}
+def _changes_nothing(tiles: Tiles, nodes: Sequence[Node], decided: Sequence[Decided]) -> bool:
+    """Return whether every reduction stays as it is where comparisons are known."""
+    known: dict[Node, Any] = {d.node: np.asarray(d.truth) for d in decided}
     for node in nodes:
-        value = np.asarray(truth) if node is test else _value(node, known)
+        value = None if node in known else _value(node, known)
         if value is not None:
             known[node] = value
     neutral = {"max": -math.inf, "sum": 0.0}
