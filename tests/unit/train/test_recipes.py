@@ -195,6 +195,18 @@ def test_rows_with_missing_values_are_left_out_where_that_is_asked_for(tmp_path:
     assert problem.options["features"][1] == {"name": "name", "categories": ["a", "c"]}
 
 
+def test_columns_between_semicolons_are_read_where_the_delimiter_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{k % 2 + 0.01 * k:.2f};{'uv'[k % 2]}" for k in range(60)]
+    (tmp_path / "a.csv").write_text("\n".join(["size;kind", *rows, ""]))
+    text = 'kind = "table"\n[data]\npath = "a.csv"\ntarget = "kind"\n'
+    assert main(["train", str(written(tmp_path, text))]) == 1
+    assert 'delimiter = ";" in [data]' in capsys.readouterr().err
+    text += 'delimiter = ";"\n[training]\nepochs = 1\n'
+    assert main(["train", str(written(tmp_path, text))]) == 0
+
+
 # -- images and texts ----------------------------------------------------------------------------------------
 @pytest.mark.sampled(4)
 def test_a_folder_of_images_is_trained_and_damaged_ones_are_left_out(tmp_path: Path) -> None:

@@ -33,6 +33,10 @@ def _text(about: str, example: str, default: Any = REQUIRED) -> Key:
     return Key(default, "text in quotes", lambda v: type(v) is str and v != "", about, example)
 
 
+def _character(default: str, about: str) -> Key:
+    return Key(default, "one character in quotes", lambda v: type(v) is str and len(v) == 1, about)
+
+
 def _truth(default: bool, about: str) -> Key:
     return Key(default, "true or false", lambda v: type(v) is bool, about)
 
@@ -93,6 +97,7 @@ KINDS: Final[dict[str, dict[str, dict[str, Key]]]] = {
             "task": _one_of("classification", ("classification", "regression"), ""),
             "features": _texts("columns to predict from; all but the target otherwise", ["hours", "load"]),
             "missing": _one_of("refuse", ("refuse", "drop"), "rows with missing values"),
+            "delimiter": _character(",", "between the columns of a CSV file"),
             "validation": _SHARE,
         },
         "model": {"hidden": _wholes([64, 64], None, "sizes of hidden layers"), "dropout": _DROPOUT},

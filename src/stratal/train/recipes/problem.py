@@ -13,6 +13,7 @@ from stratal.data.shuffle import permutation, stratified_split
 from stratal.nn.module import Module
 from stratal.tensor.tensor import Tensor, tensor
 from stratal.train.recipes.config import Config
+from stratal.train.recipes.keys import toml_of
 
 Array = np.ndarray[Any, Any]
 
@@ -62,6 +63,8 @@ def missing_column(config: Config, name: str, there: Mapping[str, Any]) -> Attri
     """Return the error for a column that a file does not have."""
     near = get_close_matches(name, there, 1)
     hint = f"did you mean {near[0]}?" if near else ""
+    if len(there) == 1 and (between := [c for c in ";\t|" if c in next(iter(there))]):
+        hint = f"delimiter = {toml_of(between[0])} in [data], if that is what stands between columns"
     what = f"[data] names a column that the file does not have: {name!r}"
     return config.refuse(what, ", ".join(there), hint)
 

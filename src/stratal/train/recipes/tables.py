@@ -102,7 +102,10 @@ def read_table(config: Config, wanted: list[str] | None) -> dict[str, Any]:
     path = config.located(config.data["path"])
     if path.suffix.lower() not in (".parquet", ".csv"):
         raise config.refuse("[data] path ends in .parquet or .csv", config.data["path"])
-    source = (Parquet if path.suffix.lower() == ".parquet" else CSV)(path, wanted)
+    if path.suffix.lower() == ".parquet":
+        source: Parquet | CSV = Parquet(path, wanted)
+    else:
+        source = CSV(path, wanted, delimiter=config.data.get("delimiter", ","))
     if not len(source):
         raise config.refuse("the file has no rows", config.data["path"])
     columns = source.columns_at(range(len(source)))
