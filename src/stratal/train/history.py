@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
+from html import escape
 from typing import Any, Final
 
 from stratal.base.errors import AttributeValueError
@@ -54,6 +55,10 @@ class History(Sequence[Row]):
         widths = [max(len(line[k]) for line in table) for k in range(len(names))]
         lines = ["  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)) for line in table]
         return "\n".join([*lines, *([f"stopped: {self.stopped}"] if self.stopped else [])])
+
+    def _repr_html_(self) -> str:
+        """Return the table for notebooks, in one width."""
+        return f"<pre>{escape(str(self))}</pre>"
 
     def __repr__(self) -> str:
         last = self.results()[-1] if self.rows else {}

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from stratal.base import tree
 from stratal.base.dtypes import float32
-from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError
+from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError, ShapeError
 from stratal.nn.module import Module
 from stratal.optim import LBFGS, Optimizer
 from stratal.tensor.capture import compile as compile_function
@@ -301,13 +301,18 @@ class Trainer:
     @explaining(OF_FIT)
     def predict(self, data: Any, *, batch_size: int | None = None) -> Any:
         """Return the net's outputs for all of `data`: an array of inputs, or batches, whose targets are left
-        out.
+        out. Outputs of batches are joined along their rows. Raises: ShapeError for those that have none.
         """
         batches = self._batches("predict", data, batch_size)
         with Evaluating(self.net):
             found = [self._evaluated(inputs_of("predict", batch), None)[0] for batch in batches.one_pass()]
         if not found:
             raise AttributeValueError("predict: the data gave no batch")
+        if not all(getattr(leaf, "ndim", 0) for leaf in tree.leaves(found[0])):
+            raise ShapeError(
+                "predict: joins outputs along their rows", got="an output of no axes",
+                hint="net(x) gives it of a batch; evaluate averages losses and metrics",
+            )  # fmt: skip
         return tree.map(lambda *parts: concat(parts), *found)
 
     def _batches(self, name: str, data: Any, batch_size: int | None, shuffle: bool = False) -> Batches:

@@ -89,6 +89,15 @@ def test_targets_may_be_several_too() -> None:
         np.testing.assert_allclose(p.detach(), q.detach(), rtol=1e-5, atol=1e-6)
 
 
+def test_outputs_without_rows_are_not_joined() -> None:
+    class Mean(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.mean()
+
+    with pytest.raises(StratalError, match="joins outputs along their rows"):
+        Trainer(Mean()).predict(X)
+
+
 @pytest.mark.parametrize(
     ("call", "message", "hint"),
     [

@@ -129,6 +129,7 @@ def test_history_prints_as_a_table_and_gives_columns() -> None:
     history = trainer.fit(batches(), epochs=2, validation=(X, Y))
     lines = str(history).splitlines()
     assert lines[0].split()[:5] == ["epoch", "loss", "accuracy", "validation_loss", "validation_accuracy"]
+    assert history._repr_html_() == f"<pre>{history}</pre>"
     history.rows[0]["matrix"] = [[1, 2], [3, 4]]  # of a confusion matrix: not for a table
     assert str(history).splitlines() == lines and history["matrix"] == [[[1, 2], [3, 4]]]
     del history.rows[0]["matrix"]
