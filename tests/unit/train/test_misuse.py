@@ -11,7 +11,7 @@ from trained import LOSS, X, Y, small, trainer_of
 import stratal as st
 from stratal import nn, optim
 from stratal.base.errors import StratalError
-from stratal.train import CheckpointManager, EarlyStopping, Schedule, Trainer
+from stratal.train import ChangedProgramWarning, CheckpointManager, EarlyStopping, Schedule, Trainer
 
 
 def other(**options: Any) -> Trainer:
@@ -85,7 +85,8 @@ def test_a_checkpoint_where_a_part_of_it_belongs_says_which_part(tmp_path: Any) 
         other().fit((X, Y), validation=(X, Y), checkpoints=manager, resume=True)
     assert caught.value.got == "a validation"
     scaled = other(precision="float16")
-    scaled.fit((X, Y), epochs=2, checkpoints=manager, resume=True)  # a scaler begins
+    with pytest.warns(ChangedProgramWarning):
+        scaled.fit((X, Y), epochs=2, checkpoints=manager, resume=True)  # a scaler begins
     assert scaled.epoch == 2
 
 
