@@ -9,6 +9,9 @@
     networks     networks forward with the search over rewrites, over the same without and over the best of
                  onnxruntime and OpenVINO
 
+    slower       every program of networks, training steps, examples and 100 random networks with the search,
+                 over the same without; what is slower is dropped, its verdicts go to --records
+
 A row is `workload, system, against, ratio, gate, met`: a ratio of medians of seconds, systems taking turns in
 one process, or of planned bytes when N doubles. Results are compared before anything is timed.
 """
@@ -18,16 +21,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from benchmarks import optimiser_losses, optimiser_networks
+from benchmarks import optimiser_losses, optimiser_networks, optimiser_slower
 from benchmarks.optimiser_rows import Row, medians, row
 
-PARTS: Final = ("attention", "losses", "networks")
+PARTS: Final = ("attention", "losses", "networks", "slower")
 SIZES: Final = ((2, 8, 1024, 64), (1, 8, 4096, 64))
 SMOKE: Final = ((1, 2, 256, 16),)
 TORCH_GATE: Final = 0.5
@@ -225,16 +229,30 @@ def losses(arguments: argparse.Namespace) -> Iterator[Row]:
     )
 
 
-RUNS: Final = {"attention": attention, "losses": losses, "networks": networks}
+def slower(arguments: argparse.Namespace) -> Iterator[Row]:
+    """Yield rows of programs that the search may have slowed down."""
+    from stratal.base import settings
+
+    names = arguments.only.split("; ") if arguments.only else []
+    with tempfile.TemporaryDirectory() as folder, settings.threads(arguments.threads):
+        path = arguments.records or Path(folder) / "records.json"
+        rounds = 1 if arguments.smoke else arguments.rounds
+        yield from optimiser_slower.slower(names, rounds, path.absolute(), arguments.smoke)
+
+
+RUNS: Final = {"attention": attention, "losses": losses, "networks": networks, "slower": slower}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("--part", default=",".join(PARTS), metavar="LIST", help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--only", default="", metavar="LIST", help="variants of attention, or networks")
+    parser.add_argument("--only", default="", metavar="LIST",
+                        help='variants of attention, networks, or what runs programs, separated by "; "')
     parser.add_argument("--against", default="torch", metavar="LIST", help="torch and its exports, or none")
     parser.add_argument("--rounds", type=int, default=7, metavar="N", help="rounds of turns (default: 7)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), metavar="N", help="of each system")
+    parser.add_argument("--records", type=Path, metavar="FILE",
+                        help="verdicts on what is slower go there (default: they are not kept)")
     parser.add_argument("--smoke", action="store_true", help="one small size and one round: does it run?")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here")
 
