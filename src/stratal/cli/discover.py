@@ -10,7 +10,6 @@ from typing import Final
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 import stratal.discover
-from stratal.base.errors import AttributeValueError
 from stratal.cli.ops import primitives
 from stratal.cli.report import add_json_option, cell, console, seconds, table, whole, write_json
 from stratal.discover.discovery import Discovery, discover
@@ -19,7 +18,6 @@ from stratal.discover.families import found_and_given
 from stratal.discover.rules import FoundRule, check
 from stratal.discover.rules_file import read_rules, text_of_rules
 from stratal.formats.files import write_atomically
-from stratal.graph.op import REGISTRY
 
 OTHERS: Final = {"TensorFlow": 53_000, "TASO": 1_400}  # lines of rules, and of operator specifications
 
@@ -77,11 +75,7 @@ def lines() -> int:
 def _search(args: argparse.Namespace) -> int:
     out = console()
     names = [n for n in (args.ops or "").split(",") if n]
-    unknown = [n for n in names if n not in REGISTRY]
-    if unknown:
-        raise AttributeValueError(
-            "discover: no such op", got=", ".join(unknown), hint="`stratal ops` lists them"
-        )
+    ops = records(names)
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
         task = bar.add_task("enumerating")
@@ -92,7 +86,7 @@ def _search(args: argparse.Namespace) -> int:
 
         if names:
             found = discover(
-                records(names), args.size, inputs=args.inputs, seconds=args.seconds,
+                ops, args.size, inputs=args.inputs, seconds=args.seconds,
                 once=args.once.split(","), progress=shown,
             )  # fmt: skip
         else:

@@ -13,3 +13,5 @@ graphs with one normal form (`prove`) are equal. `generalise` makes a rule of a 
 
 See: TASO (Jia et al., 2019), PET (Wang et al., 2021), Mirage (Wu et al., 2024).
 """
+
+import stratal.ops  # noqa: F401  fills the registry that rules name ops of

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from stratal.base.dtypes import DType, float32
-from stratal.base.errors import StratalError
+from stratal.base.errors import AttributeValueError, StratalError
 from stratal.base.types import TensorType
 from stratal.discover.fingerprint import Array, digest, draws, evaluate
 from stratal.discover.terms import Unknown
@@ -275,8 +275,14 @@ def _splits(total: int, parts: int) -> Iterator[tuple[int, ...]]:
 
 
 def records(names: Iterable[str]) -> list[type[Op]]:
-    """Return records by name. Raises: KeyError."""
-    return [REGISTRY[n] for n in names]
+    """Return records by name. Raises: AttributeValueError where there is no such op."""
+    wanted = list(names)
+    unknown = [n for n in wanted if n not in REGISTRY]
+    if unknown:
+        raise AttributeValueError(
+            "discover: no such op", got=", ".join(unknown), hint="`stratal ops` lists them"
+        )
+    return [REGISTRY[n] for n in wanted]
 
 
 def _stands_on(cls: type[Op], operands: Sequence[Node]) -> bool:

@@ -29,6 +29,7 @@ LEAST_PRICED: Final = 100  # expressions, while a program compiles; one more for
 NODES_A_PRICE: Final = 40
 LONG: Final = 200  # characters of a normal form
 MOST_SHOWN: Final = 5  # of the rewrites that were rejected
+MOST_LINES: Final = 4  # of the user's, that one rewrite is about
 
 
 @lru_cache(maxsize=1)
@@ -114,8 +115,14 @@ def explain_rewrites(graph: Graph, target: Target, math: str) -> Iterator[str]:
         yield f"  .. and {len(found.rejected) - MOST_SHOWN} more rejected"
 
 
+def lines_of(rewrite: Rewrite) -> list[str]:
+    """Return the user's lines that a rewrite is about, those of what it replaces first."""
+    below = [line for node in reversed(rewrite.piece.before.nodes) for line in node.where[:1]]
+    return list(dict.fromkeys(map(str, (*rewrite.where, *below))))
+
+
 def _lines(title: str, rewrite: Rewrite) -> Iterator[str]:
-    lines = ", ".join(list(dict.fromkeys(map(str, rewrite.where)))[:3])
+    lines = ", ".join(lines_of(rewrite)[:MOST_LINES])
     yield f"{title}: {rewrite.subject}" + (f"  [{lines}]" if lines else "")
     basis = "measured" if rewrite.measured else "estimated"
     yield f"    as written {duration(rewrite.before_seconds)}, rewritten {duration(rewrite.seconds)}, {basis}"

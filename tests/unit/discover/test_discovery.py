@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from layout import ROOT
 
-import stratal.ops  # noqa: F401  fills the registry
 from stratal.base.dtypes import float32, float64
-from stratal.base.errors import FormatError
+from stratal.base.errors import AttributeValueError, FormatError
 from stratal.base.types import TensorType
 from stratal.discover.discovery import Discovery, discover
 from stratal.discover.enumerate import DRAWS, Enumeration, Pair, records, signatures, value_of
@@ -246,6 +249,22 @@ def test_rules_with_a_new_record_and_a_product_are_found_too(scale_rows: type[Op
     assert any(
         r.inputs["x0"] == ("m", "n") and ops_of(r.lhs) == ["contract", "scale_rows"] for r in found.rules
     )  # fmt: skip
+
+
+@pytest.mark.row("C9")
+def test_the_page_adds_an_op_and_sees_its_rules_in_a_process_of_their_own(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "rewrites.md"
+    _, section = page.read_text(encoding="utf-8").split("## Adding an op, and seeing its rules\n")
+    blocks = re.findall(r"```(python|output)\n(.*?)```", section.split("\n## ")[0], re.DOTALL)
+    script = tmp_path / "outer.py"
+    script.write_text("".join(text for kind, text in blocks if kind == "python"), encoding="utf-8")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "".join(text for kind, text in blocks if kind == "output"), done.stderr
+
+
+def test_a_record_that_is_not_there_is_named() -> None:
+    with pytest.raises(AttributeValueError, match="no such op"):
+        records(["add", "nothing"])
 
 
 def test_a_rule_matches_in_any_order_of_commutative_operands(products: Discovery) -> None:

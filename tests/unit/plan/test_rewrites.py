@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -55,6 +57,38 @@ def test_explain_shows_what_was_chosen_with_rule_proof_prices_and_lines() -> Non
     assert "conv-scale (real arithmetic): mul(conv(" in text and "proved over the real numbers" in text
     assert "as written" in text and "rewritten" in text and "test_rewrites.py:" in text
     assert "rewritten: channel-scales" in real.explain()  # and so among all decisions
+
+
+class Branches(nn.Module):
+    """A batch norm that folds, and two convolutions of one image that are not cheaper as one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.norm = nn.Conv2d(8, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)
+        self.b, self.c = (nn.Conv2d(8, 16, 3, padding=1, bias=False) for _ in range(2))
+
+    def forward(self, x: st.Tensor) -> st.Tensor:
+        y = nn.functional.relu(self.norm(self.a(x)))
+        return y + nn.functional.relu(self.b(x)) * nn.functional.sigmoid(self.c(x))
+
+
+def test_explain_shows_a_chosen_and_a_rejected_rewrite_with_rule_proof_prices_and_lines() -> None:
+    real, exact = st.compile(Branches().eval(), math="real"), st.compile(Branches().eval())
+    with st.no_grad():
+        for compiled in (real, exact):
+            compiled(st.ones(2, 8, 32, 32))
+    for compiled, title in ((real, "chosen"), (exact, "would be chosen")):
+        parts = compiled.explain("rewrites").split("\n\n")
+        for start in (f"{title}: ", "rejected: "):
+            rewrite = next(part for part in parts if part.startswith(start))
+            assert "test_rewrites.py:" in rewrite.splitlines()[0]
+            assert "    as written " in rewrite and " rewritten " in rewrite and ", estimated" in rewrite
+            assert "(real arithmetic): " in rewrite and "  =  " in rewrite
+            assert "proved over the real numbers; normal form: " in rewrite
+        assert "it is not cheaper" in next(part for part in parts if part.startswith("rejected"))
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    line = next(k for k, text in enumerate(lines, 1) if "self.norm(self.a(" in text)
+    assert f"test_rewrites.py:{line}" in real.explain("rewrites").split("\n\n")[1].splitlines()[0]
 
 
 def test_explain_of_an_exact_program_says_what_real_math_would_gain() -> None:

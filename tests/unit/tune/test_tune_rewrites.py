@@ -60,6 +60,9 @@ def test_a_rewrite_that_was_measured_to_lose_is_logged_with_both_times_and_not_t
     (decision,) = (d for d in program.log.of("search") if d.basis == "measured")
     assert decision.choice == AS_WRITTEN and decision.seconds == 2e-6
     assert [a.seconds for a in decision.alternatives] == [3e-6] and "measured to be slower" in decision.why
+    text = program.explain("rewrites")
+    assert "rejected: contract" in text and "as written 2 us, rewritten 3 us, measured" in text
+    assert "it was measured to be slower" in text and "(real arithmetic): contract(" in text
     assert lost.rewrite.piece.key not in {
         r.piece.key for r in rewrites_of(programs(), 10.0, known_records(path, "time"))
     }
@@ -73,6 +76,7 @@ def test_a_rewrite_that_won_is_taken_by_its_record(tmp_path: Path) -> None:
     with settings.math("real"), settings.tuning(str(path)):
         program = compile_graph(chain())
     assert contracts(program) and "measured" in contracts(program)[0]
+    assert "as written 2 us, rewritten 1 us, measured" in program.explain("rewrites")
     arrays = [np.random.default_rng(0).standard_normal(i.shape).astype(np.float32) for i in chain().inputs]
     given = [Storage.copy_of(a, i.aval) for a, i in zip(arrays, program.graph.inputs, strict=True)]
     got = program.run(given)[0].array
