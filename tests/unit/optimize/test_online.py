@@ -165,6 +165,7 @@ def passes(graph: Graph) -> int:
     return sum(node.op.name == "blockwise" for node in graph.nodes)
 
 
+@pytest.mark.row("C11")
 @pytest.mark.quick
 @pytest.mark.parametrize("name", VARIANTS)
 def test_attention_by_hand_is_two_passes_that_store_no_scores(name: str) -> None:
@@ -359,6 +360,7 @@ CHAIN: dict[str, Callable[[Any], Any]] = {
 CHAINS = {"chain": hs.lists(hs.sampled_from(sorted(CHAIN)), max_size=4), "shifted": hs.booleans()}
 
 
+@pytest.mark.row("C11")
 @examples(max_examples=6)
 @given(**CHAINS)
 def test_any_chain_of_element_wise_functions_is_two_passes(chain: list[str], shifted: bool) -> None:
