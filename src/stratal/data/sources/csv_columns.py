@@ -87,7 +87,8 @@ def arrow_columns(
         arrow, arrow_csv = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.csv")
     except ImportError:
         return None
-    kinds = {name: _arrow_type(arrow, kind, b"x" in text or b"X" in text) for name, kind in types.items()}
+    hexadecimal = any(kind in _INTEGERS for kind in types.values()) and (b"x" in text or b"X" in text)
+    kinds = {name: _arrow_type(arrow, kind, hexadecimal) for name, kind in types.items()}
     try:
         table = arrow_csv.read_csv(
             arrow.BufferReader(text),
@@ -106,6 +107,8 @@ def arrow_columns(
 
 
 def _is_utf8(text: bytes) -> bool:
+    if text.isascii():
+        return True
     try:
         text.decode()
     except UnicodeDecodeError:
