@@ -154,8 +154,9 @@ class CSV(Rows):
                 by_rows.add(group)
             raise _ByRowsError
 
-        return ColumnGroups(read, [stop - start for _, start, stop in spans], self.columns, self._cache_bytes,
-                            min(_AHEAD, (os.cpu_count() or 1) - 1))  # fmt: skip
+        sizes, cores = [stop - start for _, start, stop in spans], os.cpu_count() or 1
+        ahead = min(_AHEAD, cores) if cores > 1 else 0  # one is parsed while another's columns are made
+        return ColumnGroups(read, sizes, self.columns, self._cache_bytes, ahead)
 
     def row(self, path: str, number: int, record: bytes) -> dict[str, Any]:
         """Return the row of a record. Raises: BadRowError."""
