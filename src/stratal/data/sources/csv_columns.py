@@ -1,6 +1,6 @@
 """Columns of CSV text at once, where that gives what its cells give one by one.
 
-    text without quotes     Arrow, where it is installed: numbers by column, in threads
+    text without quotes     Arrow, where it is installed: numbers by column
     other text              Python's csv module, then numbers by column
 
 Both return None for text they may read in another way than cell by cell, or that has a cell its type does not
@@ -67,7 +67,7 @@ def whole_or_empty(cell: str) -> int | None:
     return whole(cell) if cell.strip() else None
 
 
-_BLOCK: Final = 1 << 20  # bytes a thread of Arrow's parses at once; a longer record is left to Python
+_BLOCK: Final = 1 << 26  # bytes that Arrow parses at once; a longer record is left to Python
 FLOATS: Final = (float, number, whole_or_missing)
 _SMALL, _LARGEST = 1 << 8, 1 << 53  # whole numbers up to here are those of every float, and of float64
 _INTEGERS: Final = (int, whole)
@@ -92,7 +92,9 @@ def arrow_columns(
     try:
         table = arrow_csv.read_csv(
             arrow.BufferReader(text),
-            arrow_csv.ReadOptions(column_names=names, block_size=min(len(text) + 1, _BLOCK)),
+            arrow_csv.ReadOptions(  # one block: its columns are not joined; groups are parsed by threads
+                use_threads=False, column_names=names, block_size=min(len(text) + 1, _BLOCK)
+            ),
             arrow_csv.ParseOptions(delimiter=delimiter, quote_char=False),
             arrow_csv.ConvertOptions(
                 include_columns=list(types), column_types=kinds, null_values=[""], strings_can_be_null=False
