@@ -44,7 +44,6 @@ from stratal.data import (
     default_collate,
     memory_map,
 )
-from stratal.data.collate import collated_columns
 from stratal.data.sources import lines
 from stratal.data.sources.columns import ColumnGroups
 
@@ -374,52 +373,6 @@ def test_folders_of_images_are_classes(tmp_path: Path) -> None:
         ImageFolder(tmp_path, mode="CMYK")
 
 
-def test_images_of_more_than_8_bits_keep_their_pixels_or_are_refused(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
-    (tmp_path / "a").mkdir()
-    grey = np.arange(12, dtype=np.uint16).reshape(3, 4) * 5000
-    image.fromarray(grey).save(tmp_path / "a" / "0.png")
-    image.fromarray(grey).save(tmp_path / "a" / "1.tif")
-    image.fromarray(grey.astype(np.float32) / 7).save(tmp_path / "a" / "2.tiff")
-    image.fromarray(grey.astype(np.int32) << 12).save(tmp_path / "a" / "3.tif")
-    image.fromarray(grey.astype(np.uint8)).save(tmp_path / "a" / "4.png")
-    for mode in ("L", "RGB", "RGBA"):
-        found = Pipeline(ImageFolder(tmp_path, mode=mode), on_error="collect")
-        assert len(list(found)) == 1 and [bad.row for bad in found.bad_rows] == [0, 1, 2, 3]
-        assert "mode='I'" in found.bad_rows[0].reason and "mode='F'" in found.bad_rows[2].reason
-    whole, floats = (ImageFolder(tmp_path, mode=mode) for mode in ("I", "F"))
-    for k in (0, 1):
-        assert whole[k][0].dtype == np.int32 and whole[k][0].tolist() == [grey.tolist()]
-        assert floats[k][0].dtype == np.float32 and floats[k][0].tolist() == [grey.tolist()]
-    assert whole[3][0].max() == 55000 << 12 and floats[2][0].tolist() == [(grey / np.float32(7)).tolist()]
-    assert whole[4][0].tolist() == floats[4][0].tolist() == [grey.astype(np.uint8).tolist()]
-    for source, k in ((whole, 2), (floats, 3)):
-        with pytest.raises(BadRowError, match="mode"):
-            source[k]
-    assert ImageFolder(tmp_path, mode="I", size=(6, 8))[0][0].shape == (1, 6, 8)
-
-
-@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
-def test_images_are_turned_upright_as_their_exif_data_says(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
-    (tmp_path / "a").mkdir()
-    pixels = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
-    upright = {
-        1: pixels, 2: pixels[:, ::-1], 3: pixels[::-1, ::-1], 4: pixels[::-1], 5: pixels.swapaxes(0, 1),
-        6: np.rot90(pixels, -1), 7: pixels[::-1, ::-1].swapaxes(0, 1), 8: np.rot90(pixels), 9: pixels,
-    }  # fmt: skip
-    for tag in upright:
-        exif = image.Exif()
-        exif[0x0112] = tag
-        image.fromarray(pixels).save(tmp_path / "a" / f"{tag}.png", exif=exif)
-    for k, expected in enumerate(upright.values()):
-        assert np.array_equal(ImageFolder(tmp_path)[k][0], expected.transpose(2, 0, 1))
-        stored = ImageFolder(tmp_path, exif_transpose=False)[k][0]
-        assert np.array_equal(stored, pixels.transpose(2, 0, 1))
-    image.fromarray(pixels).save(tmp_path / "a" / "1.png", exif=b"Exif\0\0MM\0*\xff\xff\xff\xff")
-    assert np.array_equal(ImageFolder(tmp_path)[0][0], pixels.transpose(2, 0, 1))
-
-
 def test_folders_of_recordings_are_classes(tmp_path: Path) -> None:
     soundfile = pytest.importorskip("soundfile")
     wave = np.linspace(-0.5, 0.5, 400, dtype=np.float32).reshape(200, 2)
@@ -692,78 +645,6 @@ def test_missing_values_of_frames_of_pandas_and_polars_are_none() -> None:
     pl = pytest.importorskip("polars")
     found = Frame(pl.DataFrame({"n": [1, None, BIG], "s": ["a", None, "b"]}))
     assert [row["n"] for row in found] == [1, None, BIG] and found[1]["s"] is None
-
-
-MIXED: dict[str, list[Any]] = {
-    "floats": [0.5, -0.0, float("inf"), 1e300, 2.25], "small": [1, -2, 3, 0, 5],
-    "large": [1, 2**40, 3, -(2**62), 5],
-    "both": [1, 2.5, 3, 4, 5], "texts": ["a", "b\0", "", "d", "\u00e9"],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("names", [["floats"], ["floats", "small"], ["small", "large"], [*MIXED]], ids=str)
-@pytest.mark.parametrize("keys", ["INTEGER PRIMARY KEY", "INTEGER PRIMARY KEY DESC", "INTEGER", "TEXT"])
-def test_batches_of_a_database_are_those_of_its_rows(names: list[str], keys: str, tmp_path: Path) -> None:
-    path = tmp_path / "t.sqlite"
-    with sqlite3.connect(path) as connection:
-        connection.execute(f"CREATE TABLE t (id {keys}, {', '.join(names)})")
-        rows = [[k + 7, *(MIXED[n][k % 5] for n in names)] for k in range(600)]
-        connection.executemany(f"INSERT INTO t VALUES ({', '.join('?' * (len(names) + 1))})", rows)
-    connection.close()
-    table = SQLTable(lambda: sqlite3.connect(path), "t", "id", names)
-    for dtype in ("float32", "float64"):
-        st.set_default_dtype(dtype)
-        try:
-            for asked in (range(599), [3, 1, 3], [599]):
-                batch = collated_columns(table.columns_at(asked))
-                expected = default_collate(table.__getitems__(list(asked)))
-                for name in names:
-                    assert repr(batch[name]) == repr(expected[name])
-                    assert list(map(repr, batch[name])) == list(map(repr, expected[name]))
-        finally:
-            st.set_default_dtype("float32")
-
-
-def test_missing_values_of_a_database_are_none(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "t.sqlite") as connection:
-        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, x REAL)")
-        connection.executemany("INSERT INTO t VALUES (?, ?)", [(0, 1.5), (1, None), (2, 2.5)])
-    table = SQLTable(lambda: sqlite3.connect(tmp_path / "t.sqlite"), "t", "id")
-    assert list(table.columns_at([0, 1, 2])["x"]) == [1.5, None, 2.5]
-    with pytest.raises(DTypeError, match=r"'x' is an array.*\n.*NoneType in sample 1"):
-        next(iter(Pipeline(table).batch(3)))
-
-
-def test_row_numbers_of_sqlite_are_keys_that_need_not_be_read(tmp_path: Path) -> None:
-    path = tmp_path / "t.sqlite"
-    asked: list[str] = []
-
-    def connect() -> sqlite3.Connection:
-        connection = sqlite3.connect(path)
-        connection.set_trace_callback(asked.append)
-        return connection
-
-    with sqlite3.connect(path) as connection:
-        for name, kind in {"plain": "", "without": "WITHOUT ROWID"}.items():
-            connection.execute(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, x REAL) {kind}")
-            connection.executemany(f"INSERT INTO {name} VALUES (?, ?)", [(k, k / 2) for k in range(5, 25)])
-        connection.execute("CREATE TABLE empty (id INTEGER PRIMARY KEY)")
-        connection.execute("CREATE VIEW v AS SELECT * FROM plain")
-    for name, listed in {"plain": False, "main.plain": False, "without": True, "v": True}.items():
-        asked.clear()
-        table = SQLTable(connect, name, "ID" if name == "plain" else "id", ["x"])
-        assert [q for q in asked if "SELECT id FROM" in q] != [] if listed else "SELECT id" not in str(asked)
-        assert len(table) == 20 and table[0] == {"x": 2.5} and table[-1] == {"x": 12.0}
-        assert [row["x"] for row in table.__getitems__([3, 0])] == [4.0, 2.5]
-        assert sorted(v for b in Pipeline(table).shuffle().batch(7) for v in b["x"].tolist()) == [
-            k / 2 for k in range(5, 25)
-        ]  # fmt: skip
-    assert len(SQLTable(connect, "empty", "id")) == 0
-    with sqlite3.connect(path) as connection:
-        connection.execute("DELETE FROM plain WHERE id = 9")
-    assert [row["id"] for row in SQLTable(connect, "plain", "id")][3:6] == [8, 10, 11]
-    with pytest.raises(BadRowError, match="row 4, column 'id'"):
-        table.columns_at(range(20))
 
 
 def test_bad_rows_of_text_files_name_the_line_an_editor_shows(tmp_path: Path) -> None:
