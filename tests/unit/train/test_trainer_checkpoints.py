@@ -426,6 +426,7 @@ def test_an_error_of_the_thread_that_writes_has_the_users_line_and_says_what_the
     class Removes:
         def on_step_end(self, trainer: Trainer) -> None:
             if trainer.steps == 2:
+                manager.wait()  # for the first checkpoint: the second is the one that fails
                 shutil.rmtree(folder)
                 if replaced:
                     folder.write_text("in its way")
