@@ -74,7 +74,7 @@ def lines() -> int:
 
 def _search(args: argparse.Namespace) -> int:
     out = console()
-    names = [n for n in (args.ops or "").split(",") if n]
+    names = [] if args.ops is None else args.ops.split(",")
     ops = records(names)
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:

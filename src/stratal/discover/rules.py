@@ -196,14 +196,19 @@ def instances(rule: FoundRule) -> Iterator[tuple[dict[str, int], dict[str, Any]]
 
 def check(rule: FoundRule) -> Proof:
     """Prove a rule at all of its instances; the forms must be alike, and the first the certificate."""
+    try:
+        return _check(rule)
+    except (KeyError, ValueError, TypeError, IndexError, RecursionError) as error:  # a file may hold anything
+        return Proof(False, reason=f"no such graph: {type(error).__name__}: {error}"[:200])
+
+
+def _check(rule: FoundRule) -> Proof:
     first: Proof | None = None
     for k, (sizes, chosen) in enumerate(instances(rule)):
         try:
             lhs, rhs, inputs = build(rule, sizes, chosen)
         except StratalError as error:
             return Proof(False, reason=f"no such graph at {sizes}: {error.summary}")
-        except KeyError as error:
-            return Proof(False, reason=f"no such graph: nothing says what {error} is")
         found = prove(lhs, rhs, inputs, list(rule.inputs))
         if not found.proved:
             return Proof(False, reason=f"at {sizes}, {chosen}: {found.reason}")

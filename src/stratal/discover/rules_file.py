@@ -25,6 +25,7 @@ from stratal.graph.literal import Literal as Scalar
 
 FORMAT: Final = "stratal-rules"
 VERSION: Final = 1
+MOST_SIZE: Final = 1 << 20  # of an axis that a rule was proved at
 
 def to_json(rule: FoundRule) -> dict[str, Any]:
     """Return a rule as JSON; literals as `graph.literal` prints them."""
@@ -51,19 +52,25 @@ def _side_to_json(side: Side) -> Any:
 def from_json(data: Any) -> FoundRule:
     """Return a rule from its JSON. Raises: FormatError."""
     try:
+        if data["class"] not in ("exact", "real"):
+            raise ValueError(f"a class of {data['class']!r}")
+        if not isinstance(data["dtype"], str):
+            raise ValueError(f"a dtype of {data['dtype']!r}")
+        if not all(type(n) is int and 1 <= n <= MOST_SIZE for n in data["sizes"].values()):
+            raise ValueError(f"sizes of {data['sizes']}")
         return FoundRule(
             {x: tuple(shape) for x, shape in data["inputs"].items()},
             _side_from_json(data["lhs"]),
             _side_from_json(data["rhs"]),
-            {s: int(n) for s, n in data["sizes"].items()},
+            dict(data["sizes"]),
             data["class"] == "exact",
             data["certificate"],
             {n: tuple(map(_value, values)) for n, values in data["attributes"].items()},
             as_dtype(data["dtype"]),
             data["given"],
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FormatError("rules: not a rule", got=str(error)) from error
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise FormatError("rules: not a rule", got=f"{type(error).__name__}: {error}"[:200]) from error
 
 
 def _side_from_json(data: Any) -> Side:
@@ -130,8 +137,10 @@ def read_rules(path: Path | None = None) -> tuple[list[FoundRule], dict[str, int
     file = path or resources.files("stratal.discover").joinpath("rules.json")
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise FormatError("rules: not JSON", got=str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise FormatError("rules: not JSON", got=str(error)[:200]) from error
     if not isinstance(data, dict) or (data.get("format"), data.get("version")) != (FORMAT, VERSION):
         raise FormatError("rules: not a file of rules", got=f"{str(data)[:60]}")
+    if not isinstance(data.get("rules"), list) or not isinstance(data.get("counts"), dict):
+        raise FormatError("rules: not a file of rules", got="no list of rules, or no counts")
     return [from_json(r) for r in data["rules"]], dict(data["counts"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,15 +12,15 @@ from random_expressions import extended
 
 import stratal.ops  # noqa: F401  fills the registry
 from stratal.base.dtypes import float32, float64
-from stratal.base.errors import StratalError
+from stratal.base.errors import FormatError, StratalError
 from stratal.base.types import TensorType
 from stratal.cli import main
 from stratal.discover.families import FIXED, given
 from stratal.discover.generalise import generalised
 from stratal.discover.matching import apply
 from stratal.discover.prove import prove
-from stratal.discover.rules import FoundRule, build, ops_of
-from stratal.discover.rules_file import read_rules
+from stratal.discover.rules import FoundRule, build, check, ops_of
+from stratal.discover.rules_file import from_json, read_rules, to_json
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.interpret import interpret
@@ -32,6 +33,42 @@ RULES, COUNTS = read_rules()
 def named(name: str) -> FoundRule:
     (rule,) = (r for r in RULES if r.given == name)
     return rule
+
+
+HOSTILE = [
+    {}, [], None, 5, "", "x9", "$x", [1, 2], ["neg", {"foo": 3}, "x0"], ["max", {}, "x0"], ["neg", [], "x0"],
+    {"m": -2}, {"m": 0}, {"m": "2"}, {"m": 2.5}, {"m": 10**30}, {"x0": ["m**m**m", "n"]}, {"x0": ["m"] * 40},
+    {"x0": ["__import__('os')", "n"]},
+]  # fmt: skip
+
+
+def nested(depth: int) -> Any:
+    side: Any = "x0"
+    for _ in range(depth):
+        side = ["neg", {}, side]
+    return side
+
+
+@pytest.mark.parametrize("field", ["inputs", "lhs", "rhs", "sizes", "class", "dtype", "attributes"])
+def test_a_rule_of_a_file_that_is_none_is_refused_or_fails(field: str, tmp_path: Path) -> None:
+    """Whatever stands in a field: an error that says so, and never a rule that counts."""
+    rule = next(to_json(r) for r in RULES if r.attributes)
+    for value in [*HOSTILE, nested(300), nested(5000)]:
+        if rule[field] == value:
+            continue
+        try:
+            made = from_json({**rule, field: value})
+        except FormatError:
+            continue
+        proof = check(made)
+        assert not proof.proved and proof.reason, value
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"format": "stratal-rules", "version": 1}'])
+def test_a_file_without_rules_is_a_clear_error(text: str, tmp_path: Path) -> None:
+    (tmp_path / "rules.json").write_text(text)
+    with pytest.raises(FormatError, match="rules: not"):
+        read_rules(tmp_path / "rules.json")
 
 
 def tensor(*shape: int) -> Node:
