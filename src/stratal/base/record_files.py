@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from stratal.base import settings
 from stratal.base.errors import CacheError, FormatError
@@ -41,6 +41,7 @@ class Placed(Protocol):
 
 
 R = TypeVar("R", bound=Placed)
+_START: Final = 64  # bytes, in which a file of records says its format
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +79,29 @@ class RecordFile(Generic[R]):
             raise FormatError(f"{self.name}: altered since they were written", got="the digest does not fit")
         return [self.parse(row) for row in rows]
 
+    def check(self, path: Path) -> None:
+        """Raise CacheError for a file that is there and holds something else: it is nobody's to replace."""
+        try:
+            file, _ = open_plain(path, follow=True)
+        except OSError:
+            return  # there is none, or writing it says why not
+        with file:
+            start = file.read(_START)
+        if start.strip() and not (start.startswith(b"{") and self.format.encode() in start):
+            raise CacheError(
+                f"{self.name}: the file holds something else, and is left as it is", got=str(path),
+                hint="name one that is not there yet",
+            )  # fmt: skip
+
     def add(self, path: Path, records: Iterable[R], wait_s: float) -> int:
         """Add records to a file, in place of earlier ones of the same; return how many it then holds.
 
-        A file that cannot be read is replaced; of several processes that add records at once, each adds its
-        own, and waits `wait_s` seconds for another. Raises: CacheError.
+        One of such records that cannot be read is replaced; of several processes that add records at once,
+        each adds its own, and waits `wait_s` seconds for another. Raises: CacheError, also for another file.
         """
         try:
             target = followed(path)
+            self.check(target)
             make_folder(target.parent, 0o700)
             with held_alone(target, wait_s):
                 kept: dict[Any, R] = {}

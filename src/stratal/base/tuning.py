@@ -145,6 +145,11 @@ def records_file() -> Path | None:
     return None if given == "off" else Path(given)
 
 
+def check_file(path: Path) -> None:
+    """Raise CacheError for a file that is there and holds something other than records."""
+    _FILE.check(path)
+
+
 def read_file(path: Path) -> list[Record]:
     """Return the records of a file. Raises: FormatError, OSError, as `RecordFile.read`."""
     return _FILE.read(path)

@@ -87,13 +87,18 @@ def console() -> Console:
 
 
 # -- scripts -------------------------------------------------------------------------------------------------
+def check_script(script: Path) -> None:
+    """Raise FormatError where there is no such script."""
+    if not script.is_file():
+        raise FormatError("there is no such script", got=str(script), hint="give the path of a Python file")
+
+
 def run_script(script: Path, arguments: list[str]) -> int:
     """Run a script as `python FILE.py` would; return its exit status. Its error is printed, not raised.
 
     Raises: FormatError when the file cannot be read; KeyboardInterrupt.
     """
-    if not script.is_file():
-        raise FormatError("there is no such script", got=str(script), hint="give the path of a Python file")
+    check_script(script)
     before: list[Any] = [sys.argv, sys.path, sys.stdout, sys.stderr]
     spare = [_copied(fd) for fd in (1, 2)]
     sys.argv = [str(script), *arguments]

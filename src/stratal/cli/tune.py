@@ -19,6 +19,7 @@ from stratal.cli import INTERRUPTED
 from stratal.cli.report import (
     add_json_option,
     cell,
+    check_script,
     console,
     run_script,
     seconds,
@@ -78,7 +79,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     out = console()
+    check_script(args.script)
     path = _file(args.db)
+    tuning.check_file(path)
     proposer = strategy(args.model, args.seed)
     with settings.tuning("off"), Watch() as watch:  # what runs now is what the search starts from
         status = run_script(args.script, args.arguments)

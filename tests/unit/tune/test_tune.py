@@ -21,6 +21,7 @@ from stratal.base import settings, tuning
 from stratal.base.artifact import KernelObject
 from stratal.base.errors import CacheError, FormatError, MissingExtraError
 from stratal.base.record_files import digest_of
+from stratal.cli import main
 from stratal.compiler import Program, compile_graph
 from stratal.graph.graph import Graph
 from stratal.inspect.timer import compare
@@ -142,6 +143,17 @@ def test_a_file_of_records_that_cannot_be_written_is_a_clear_error(tmp_path: Pat
     (tmp_path / "file").write_text("")
     with pytest.raises(CacheError, match="cannot be written"):
         tuning.write_file(tmp_path / "file" / "tuning.json", [])
+
+
+@pytest.mark.parametrize("text", ["Shopping: bread, milk", '{"name": "a notebook", "cells": []}', "[1, 2]"])
+def test_a_file_that_holds_something_else_is_not_replaced(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text(text)
+    task = only_task(product_graph())
+    with pytest.raises(CacheError, match="holds something else"):
+        tuning.write_file(path, [record_of(task.problem, bad_way(task))])
+    assert main(["tune", "--model", "none", "--db", str(path), __file__])
+    assert path.read_text() == text
 
 
 @pytest.mark.parametrize("damage", ["cut", "altered", "other", "list", "field"])
