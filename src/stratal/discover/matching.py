@@ -9,7 +9,7 @@ from stratal.base.dtypes import DType, bfloat16, float32, float64
 from stratal.base.errors import StratalError
 from stratal.base.types import TensorType
 from stratal.discover.prove import Proof, prove
-from stratal.discover.rules import Applied, FoundRule, Free, Like, Side, Sizes, built, value_of, variables
+from stratal.discover.rules import Applied, FoundRule, Free, Like, Side, Sizes, built, value_of
 from stratal.graph.graph import substitute
 from stratal.graph.node import Node, graph_input
 
@@ -25,7 +25,7 @@ class Bound(NamedTuple):
 def matches(rule: FoundRule, node: Node, *, forward: bool = True) -> Iterator[tuple[Bound, Node]]:
     """Yield each way a side of a rule matches a node, and the node the other side makes of it. No proof."""
     side, other = (rule.lhs, rule.rhs) if forward else (rule.rhs, rule.lhs)
-    if set(variables(other)) - set(variables(side)):
+    if not rule.reads(forward):
         return
     for bound in _matched(side, node, Bound({}, {}, {}), rule):
         try:

@@ -105,6 +105,15 @@ class FoundRule:
         ops = "-to-".join("-".join(ops_of(s)) or "operand" for s in (self.lhs, self.rhs))
         return f"{ops}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
+    def reads(self, forward: bool) -> bool:
+        """Return whether a match of one side binds all that the other one reads."""
+        return self._reads[not forward]
+
+    @cached_property
+    def _reads(self) -> tuple[bool, bool]:
+        left, right = set(variables(self.lhs)), set(variables(self.rhs))
+        return right <= left, left <= right
+
     @cached_property
     def pointwise(self) -> bool:
         """Whether it may be tried on operands of any one shape: all have the same, and no op says more."""

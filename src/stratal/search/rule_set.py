@@ -22,6 +22,8 @@ from stratal.graph.op import REGISTRY
 from stratal.search.axes import MIXED, Axes
 from stratal.search.found import Step, structure
 
+Ops = tuple["str | None", ...]
+
 
 class Directed(NamedTuple):
     """A rule read in one direction, and the ops of its root's operands, None where a variable stands."""
@@ -29,27 +31,18 @@ class Directed(NamedTuple):
     rule: FoundRule
     forward: bool
     root: str
-    below: tuple[str | None, ...]
+    below: Ops
 
     @property
     def name(self) -> str:
         return (self.rule.given or self.rule.name) + ("" if self.forward else " backwards")
 
-    def may_match(self, node: Node) -> bool:
-        """Return whether the ops agree; most rules are ruled out by that."""
-        got = [i.op.name for i in node.inputs]
-        orders = (self.below, self.below[::-1]) if node.op.commutative else (self.below,)
-        return any(
-            len(order) == len(got) and all(a is None or a == b for a, b in zip(order, got, strict=True))
-            for order in orders
-        )
-
 
 class Match(NamedTuple):
     """What a rule would make of a node over some leaves; `RuleSet.proved` says whether it may."""
 
-    rule: str
-    text: str
+    rule: Directed | str
+    text: FoundRule | str
     exact: bool
     node: Node
     made: Node
@@ -65,13 +58,13 @@ class RuleSet:
     def __init__(self, rules: Sequence[FoundRule], *, real: bool) -> None:
         self.real: Final = real
         self.axes: Final = Axes(real=real)
-        self._of: Final[dict[str, list[Directed]]] = {}
+        self._of: Final[dict[str, dict[Ops, list[Directed]]]] = {}  # by the root, and what is below it
         self._proofs: Final[dict[object, Proof]] = {}
         self._matches: Final[dict[Node, list[Match]]] = {}  # expressions share most of their nodes
         for rule in rules:
             if (real or rule.exact) and _is_weighty(rule):
                 for directed in _directions(rule):
-                    self._of.setdefault(directed.root, []).append(directed)
+                    self._of.setdefault(directed.root, {}).setdefault(directed.below, []).append(directed)
 
     def matches(self, node: Node) -> Sequence[Match]:
         """Return what each rule would make of a node."""
@@ -82,12 +75,14 @@ class RuleSet:
         return found
 
     def _by_rules(self, node: Node) -> Iterator[Match]:
-        for directed in self._of.get(node.op.name, ()):
-            if directed.may_match(node):
-                text = str(directed.rule)
-                for bound, made in matches(directed.rule, node, forward=directed.forward):
+        for below, some in self._of.get(node.op.name, {}).items():
+            if not _agree(below, node):
+                continue
+            for directed in some:
+                rule = directed.rule
+                for bound, made in matches(rule, node, forward=directed.forward):
                     leaves = tuple(dict.fromkeys(bound.nodes.values()))
-                    yield Match(directed.name, text, directed.rule.exact, node, made, leaves)
+                    yield Match(directed, rule, rule.exact, node, made, leaves)
 
     def _scaled(self, node: Node) -> Iterator[Match]:
         """Yield a sum of products, one of its operands scaled, for what is scaled along an axis."""
@@ -120,7 +115,17 @@ class RuleSet:
             proof = self._proofs[key] = proof_of([(node, made)], leaves, bits=exact)
         if not proof.proved or not (proof.exact or self.real):
             return None
-        return Step(rule, text, proof.exact, proof.certificate)
+        name = rule if isinstance(rule, str) else rule.name
+        return Step(name, str(text), proof.exact, proof.certificate)
+
+
+def _agree(below: Ops, node: Node) -> bool:
+    """Return whether a node's operands have the ops that stand below a rule's root."""
+    got = [i.op.name for i in node.inputs]
+    orders = (below, below[::-1]) if node.op.commutative else (below,)
+    return len(below) == len(got) and any(
+        all(a is None or a == b for a, b in zip(order, got, strict=True)) for order in orders
+    )
 
 
 def _directions(rule: FoundRule) -> Iterator[Directed]:
