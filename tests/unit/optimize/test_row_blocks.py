@@ -312,6 +312,23 @@ def test_what_a_gradient_needs_of_the_result_is_in_the_loop_too() -> None:
     np.testing.assert_allclose(got[0], want[0], rtol=0, atol=1e-5 * np.abs(want[0]).max())
 
 
+def test_rows_may_be_compared_with_each_other() -> None:
+    """One operand is read by rows and as a whole."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((1024, 8), dtype=np.float32)]
+
+    def contrast(x: Any) -> Any:
+        s = st.where(st.eye(1024) > 0, -1e9, x @ x.T)
+        return F.cross_entropy(s, (st.arange(1024) + 512) % 1024)
+
+    case = captured(lambda x: st.value_and_grad(contrast)(x), arrays)
+    rewritten = in_blocks(case.graph)
+    assert loops(rewritten) == 1
+    want, got = (interpret(graph, arrays)[0] for graph in (case.graph, rewritten))
+    for w, g in zip(want, got, strict=True):
+        np.testing.assert_allclose(g, w, rtol=0, atol=1e-5 * np.abs(w).max())
+
+
 def test_a_loop_reads_what_another_one_makes() -> None:
     """Two layers of attention of a single head, without gradients."""
     rng = np.random.default_rng(0)

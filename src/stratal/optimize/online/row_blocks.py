@@ -20,7 +20,7 @@ from stratal.base.log import decide
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph, inline, substitute
-from stratal.graph.node import Const, Input, Node, graph_input, topological
+from stratal.graph.node import Const, Input, Node, graph_input, rebuild, topological
 from stratal.loops.compute import Compute
 from stratal.ops.linear.contract import parse_spec
 from stratal.optimize.batch_parts import BatchParts, NotSplit
@@ -145,12 +145,27 @@ def _region(graph: Graph, tiles: list[Node]) -> Region | None:
         return None
     inside |= _made_again(inside, size)
     members = [n for n in graph.nodes if n in inside]
-    operands = list(dict.fromkeys(i for n in members for i in n.inputs if i not in inside))
-    given = {n: graph_input(f"x{k}", n.aval) for k, n in enumerate(operands)}
+    given: dict[tuple[Node, bool], Node] = {}
+    new: dict[Node, Node] = {}
+    for node in members:
+        inputs = [
+            new[x] if x in inside else given.setdefault((x, whole), graph_input(f"x{len(given)}", x.aval))
+            for x, whole in zip(node.inputs, _whole(node, inside), strict=True)
+        ]
+        new[node] = rebuild(node, inputs)
     product = next(n for n in tiles if n.op.name == "contract")
-    made = substitute([*results, product, *tiles], given)
-    body = Graph(given.values(), made[: len(results)], name="rows")
-    return Region(body, operands, results, made[len(results)], made[len(results) + 1 :])
+    body = Graph(given.values(), [new[n] for n in results], name="rows")
+    return Region(body, [x for x, _ in given], results, new[product], [new[n] for n in tiles])
+
+
+def _whole(node: Node, inside: set[Node]) -> list[bool]:
+    """Return which operands of a product all rows read: another one may read rows of the same value."""
+    if node.op.name != "contract":
+        return [False] * len(node.inputs)
+    spec = parse_spec(node.op.attributes["spec"])
+    sides = list(zip(node.inputs, (spec.left, spec.right), strict=True))
+    row = next((letters for x, letters in sides if x in inside), spec.out)[0]
+    return [row not in letters for _, letters in sides]
 
 
 def _reached(nodes: Iterable[Node], start: set[Node]) -> set[Node]:
