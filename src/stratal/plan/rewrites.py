@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
-from stratal.base import tuning
+from stratal.base import settings, tuning
 from stratal.base.fallback import skippable, unchanged
 from stratal.base.log import Alternative, collect, decide, duration
 from stratal.base.target import Target
 from stratal.discover.rules import FoundRule
 from stratal.discover.rules_file import read_rules
 from stratal.graph.graph import Graph, verify
+from stratal.optimize.online import use_online_forms
 from stratal.optimize.simplify import simplify
 from stratal.plan.price import Pricer
 from stratal.plan.text import shorten
@@ -107,12 +108,21 @@ def explain_rewrites(graph: Graph, target: Target, math: str) -> Iterator[str]:
     else:
         before, after = map(duration, prices)
         yield f"real: {before} as written, {after} rewritten, estimated"
+    blocks = _in_blocks(found.graph)
+    yield from (f'math="real" would compute {line}' if math == "exact" else line for line in blocks)
     for title, rewrites in (("chosen", found.applied), ("rejected", found.rejected[:MOST_SHOWN])):
         for rewrite in rewrites:
             yield ""
             yield from _lines("would be chosen" if title == "chosen" and math == "exact" else title, rewrite)
     if len(found.rejected) > MOST_SHOWN:
         yield f"  .. and {len(found.rejected) - MOST_SHOWN} more rejected"
+
+
+def _in_blocks(graph: Graph) -> list[str]:
+    """Return what real arithmetic computes in blocks, rather than to store it."""
+    with settings.math("real"), collect() as log:
+        use_online_forms(graph)
+    return [f"{d.subject} in {d.choice}" for d in log.of("online") if d.choice != "stored"]
 
 
 def lines_of(rewrite: Rewrite) -> list[str]:

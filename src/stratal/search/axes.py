@@ -90,7 +90,7 @@ class Axes:
                 proof = proof_of([(part_of(whole, parts), other)], inputs)
             self._proofs[key] = proof
         name = node.op.name
-        return self._step(proof, f"parts of {name}", f"part({name}(..)) = {name}(part(..))")
+        return self._step(proof, f"parts of {name}", f"part({name}(..))  =  {name}(part(..))")
 
     def parts_below(self, node: Node, parts: Parts) -> list[dict[int, Part]] | None:
         """Return the parts of the operands that decide parts of a result; None where that is not known."""
@@ -122,7 +122,7 @@ class Axes:
         proof = self._proofs.get(key)
         if proof is None:
             proof = self._proofs[key] = _parts_are(types, axis)
-        return self._step(proof, "side by side", "part(concatenate(x0, x1, ..)) = x0")
+        return self._step(proof, "side by side", "part(concatenate(x0, x1, ..))  =  x0")
 
     def _step(self, proof: Proof, name: str, text: str) -> Step | None:
         if not proof.proved or not (proof.exact or self.real):

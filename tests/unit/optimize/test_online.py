@@ -325,6 +325,9 @@ def test_scores_are_in_blocks_where_arithmetic_is_real_and_programs_exact_by_def
     exact, real = st.compile(scores), st.compile(scores, math="real")
     exact(*arrays), real(*arrays)
     assert exact.plan.planned_peak_bytes > LEAST_BYTES > 4 * real.plan.planned_peak_bytes
+    said = "scores [1, 2, 1024, 2048] in 1 passes over blocks, 1 with a running maximum"
+    assert f'math="real" would compute {said}' in exact.explain("rewrites").splitlines()
+    assert said in real.explain("rewrites").splitlines()
 
 
 def test_layers_whose_gradients_are_sums_over_rows_alone_are_left() -> None:
