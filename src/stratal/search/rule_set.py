@@ -102,7 +102,7 @@ class RuleSet:
                     made = make(whole.op, *operands, where=whole.where)
                     name = f"scale of {whole.op.name}"
                     leaves = tuple(dict.fromkeys((*whole.inputs, scale)))
-                    yield Match(name, "mul(f(x, w), s) = f(x, mul(w, s))", False, node, made, leaves)
+                    yield Match(name, "mul(f(x, w), s)  =  f(x, mul(w, s))", False, node, made, leaves)
 
     def proved(self, match: Match) -> Step | None:
         """Return the step that a match is; None where it is not proved for its very node. What decides a
