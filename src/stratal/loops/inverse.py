@@ -48,6 +48,8 @@ def _digits(number: Expr, value: Expr) -> Digits | None:
     least = constant + sum(scale * index.bounds(atom)[0] for scale, atom in scales)
     rest, scale = index.sub(value, least), 1
     for k, (step, atom) in enumerate(scales):
+        if step != scale:
+            return None  # or backwards, as a flip counts
         low, high = index.bounds(atom)
         size = high - low + 1
         digit = index.floordiv(rest, step)
@@ -55,8 +57,6 @@ def _digits(number: Expr, value: Expr) -> Digits | None:
             digit = index.mod(digit, size)
         elif isinstance(atom, Call) and atom.fn == "mod" and not _below(digit, size):
             return None  # a remainder too large would be taken for another element's
-        if step != scale:
-            return None
         digits[atom] = index.add(digit, low)
         scale *= size
     return digits

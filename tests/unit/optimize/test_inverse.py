@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 
+import stratal as st
 from stratal.loops import index
 from stratal.loops.expr import Const, Expr, Var
 from stratal.loops.inverse import inverse
@@ -77,14 +79,24 @@ NOT_INVERTIBLE: dict[str, tuple[tuple[Expr, ...], tuple[int, ...], tuple[Var, ..
     "an axis and its quotient": ((index.floordiv(Y, 3), Y), (2, 6), (Y,)),
     "windows that overlap": ((index.add(X, K),), (11,), (X, K)),
     "a remainder without its quotient": ((index.mod(Y, 3),), (3,), (Y,)),
+    "a flip": ((index.sub(6, X), K), (7, 5), (X, K)),
+    "a flip beside an axis": ((joined((index.sub(6, X), 7), (K, 5)),), (35,), (X, K)),
     "a remainder in an axis that is longer": ((index.floordiv(Y, 3), index.mod(Y, 3)), (2, 4), (Y,)),
 }
 
 
 @pytest.mark.parametrize("case", list(NOT_INVERTIBLE))
-def test_what_shows_elements_twice_or_not_all_has_no_inverse(case: str) -> None:
+def test_what_shows_elements_twice_or_not_all_or_backwards_has_no_inverse(case: str) -> None:
     indices, shape, axes = NOT_INVERTIBLE[case]
     assert inverse(indices, axes, tuple(Var(f"i{k}", n) for k, n in enumerate(shape))) is None
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
+def test_a_product_that_is_flipped_compiles(axes: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(shape, dtype=np.float32) for shape in ((6, 4), (4, 5)))
+    made = st.compile(lambda x, y: st.tanh(st.flip(x @ y, axes)))(st.tensor(x), st.tensor(y))
+    np.testing.assert_allclose(made.numpy(), np.tanh(np.flip(x @ y, axes)), rtol=1e-5, atol=1e-6)
 
 
 def _at(indices: tuple[Expr, ...], axes: tuple[Var, ...], place: tuple[int, ...]) -> tuple[int, ...]:
