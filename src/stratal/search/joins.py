@@ -3,7 +3,7 @@
     y0 = relu(conv(x, w0) + b0)           y  = relu(conv(x, concatenate(w0, w1)) + concatenate(b0, b1))
     y1 = relu(conv(x, w1) + b1)     ->    y0 = part(y), y1 = part(y)
 
-Which operands lie side by side is read off the op's tensor expression (`axes`), so that no rule names an op or
+Which operands lie side by side is read off the op's tensor expression (`axes`), so no rule names an op or
 a contraction's spec. What element-wise ops make of all results in the same way is computed as one, too. A
 result may first be replaced by what one step makes of it: a convolution 1x1 enlarged to 3x3 joins others that
 are 3x3.
