@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from stratal.base.artifact import Command, Value
+from stratal.base.artifact import Command, Once, Value
 from stratal.base.fallback import skippable
 from stratal.memory.liveness import Interval, Liveness, analyse, roots
 
@@ -99,13 +99,37 @@ def arrange(
     """Return the plan that `plan_arena` would set, leaving the values alone."""
     live = analyse(commands, roots(values))
     blocks = arena_blocks(values, live, outputs)
+    once = _end_of_once(commands, live)  # what runs once shares the arena with what runs each time
+    parts = [[b for b in blocks if b.life.last < once], [b for b in blocks if b.life.first >= once]]
+    if sum(map(len, parts)) < len(blocks):
+        parts = [blocks]
+    offset_of: dict[int, int] = {}
+    arena_bytes = 0
+    for part in parts:
+        offsets, height = _packed(part, live.num_moments, compact)
+        offset_of.update(zip((b.root for b in part), offsets, strict=True))
+        arena_bytes = max(arena_bytes, height)
     floor = largest_live_sum(blocks, live.num_moments)
-    offsets, height = pack(blocks, floor)
+    placed = tuple([offset_of[b.root] for b in blocks])
+    return ArenaPlan(tuple(blocks), placed, arena_bytes, floor, live.num_moments)
+
+
+def _end_of_once(commands: tuple[Command, ...], live: Liveness) -> int:
+    """Return the moment after which the commands come that run each time, 0 where all do."""
+    leaves = enumerate(live.leaves, 1)
+    return max((t for t, leaf in leaves if leaf and isinstance(commands[leaf[0][0]], Once)), default=0)
+
+
+def _packed(blocks: Sequence[Block], num_moments: int, compact: bool) -> tuple[list[int], int]:
+    """Return the offsets of blocks and their height."""
+    if not blocks:
+        return [], 0
+    offsets, height = pack(blocks, largest_live_sum(blocks, num_moments))
     if WIDE < height < LITTLE and not compact:
-        apart, higher = _among_equals(blocks, live.num_moments)
+        apart, higher = _among_equals(blocks, num_moments)
         if higher < LITTLE:
-            offsets, height = apart, higher
-    return ArenaPlan(tuple(blocks), tuple(offsets), height, floor, live.num_moments)
+            return apart, higher
+    return offsets, height
 
 
 def live_minimum(values: Sequence[Value], commands: tuple[Command, ...], outputs: Iterable[int] = ()) -> int:

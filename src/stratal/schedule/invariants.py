@@ -73,4 +73,32 @@ def once(
     for id_ in {rows.get(w, w) for command in commands for w in all_writes(command)}:
         if id_ in read:
             values[id_].home = "persistent"
-    return [Once(tuple(commands))] if commands else []
+    return [Once(tuple(near_readers(commands, rows)))] if commands else []
+
+
+def near_readers(commands: Sequence[Command], rows: Mapping[int, int]) -> list[Command]:
+    """Return commands in an order in which what one makes is soon read: a scaled weight, then its packed
+    copy, and not all scaled weights at once.
+    """
+    needs: list[set[int]] = []  # positions of the commands before which one cannot run
+    writer: dict[int, int] = {}
+    readers: dict[int, list[int]] = {}
+    for k, command in enumerate(commands):
+        reads = {rows.get(i, i) for i in all_reads(command)}
+        writes = {rows.get(i, i) for i in all_writes(command)}
+        after = {writer[i] for i in reads | writes if i in writer}
+        needs.append(after | {j for i in writes for j in readers.get(i, ())})
+        for i in reads:
+            readers.setdefault(i, []).append(k)
+        writer.update(dict.fromkeys(writes, k))
+    needed = {j for before in needs for j in before}
+    order: dict[int, Command] = {}
+    for last in (k for k in range(len(commands)) if k not in needed):
+        stack = [last]
+        while stack:
+            missing = [j for j in sorted(needs[stack[-1]], reverse=True) if j not in order]
+            stack += missing
+            if not missing:
+                k = stack.pop()
+                order.setdefault(k, commands[k])
+    return list(order.values())

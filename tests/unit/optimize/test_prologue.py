@@ -378,3 +378,32 @@ def test_what_is_kept_lies_outside_the_arena() -> None:
     written = {w for c in flat(tuple(once)) for w in getattr(c, "writes", ())}
     read = {r for c in made.commands if not isinstance(c, Once) for r in c.reads}  # type: ignore[union-attr]
     assert {made.values[id_].home for id_ in written & read} == {"persistent"}
+
+
+class Scaled(nn.Module):  # type: ignore[misc, unused-ignore]
+    """Products with weights of many sizes that are scaled ahead, and then packed."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        sizes = [128 - 8 * k for k in range(layers + 1)]
+        shapes = itertools.pairwise(sizes)
+        self.weights = nn.ParameterList([nn.Parameter(st.ones(*shape)) for shape in shapes])
+        self.scales = nn.ParameterList([nn.Parameter(st.ones(n) / 128) for n in sizes[1:]])
+
+    def forward(self, x: Any) -> Any:
+        for w, g in zip(self.weights, self.scales, strict=True):
+            x = st.tanh(x @ (w * g))
+        return x
+
+
+def test_what_is_prepared_step_by_step_takes_the_memory_of_one_step() -> None:
+    """A scaled weight lives until its packed copy is there, and the next one takes its memory."""
+    arenas = []
+    for layers in (2, 8):
+        run = st.compile(Scaled(layers))
+        with st.no_grad():
+            got = run(st.ones(16, 128))
+            np.testing.assert_array_equal(run(st.ones(16, 128)).numpy(), got.numpy())
+        assert any(isinstance(c, Once) for c in run.program.executable.commands)
+        arenas.append(run.plan.memory["arena_bytes"])
+    assert arenas[1] == arenas[0] < 2 * 128 * 128 * 4
