@@ -217,7 +217,6 @@ def _compare(name: str, wanted: Sequence[Any], got: Sequence[Any]) -> None:
 
 def rewrites_of(program: Any) -> list[Any]:
     """Return the rewrites that the compilation of a program chose, with the records it went by."""
-    from stratal.base import settings, tuning
     from stratal.graph.graph import verify
     from stratal.optimize.simplify import simplify
     from stratal.plan.rewrites import searched
@@ -225,7 +224,7 @@ def rewrites_of(program: Any) -> list[Any]:
 
     if not any(d.choice == REWRITTEN for d in program.log.of("search")):
         return []
-    with tuning.using(program.made.records), settings.winograd(program.made.winograd):
+    with program.made.in_force():
         return list(searched(simplify(verify(program.graph)), program.made.target).applied)
 
 

@@ -96,12 +96,12 @@ class RecordFile(Generic[R]):
     def add(self, path: Path, records: Iterable[R], wait_s: float) -> int:
         """Add records to a file, in place of earlier ones of the same; return how many it then holds.
 
-        One of such records that cannot be read is replaced; of several processes that add records at once,
-        each adds its own, and waits `wait_s` seconds for another. Raises: CacheError, also for another file.
+        A file that cannot be read is replaced (`check` says whether it is one of these); of several
+        processes that add records at once, each adds its own, and waits `wait_s` seconds for another.
+        Raises: CacheError.
         """
         try:
             target = followed(path)
-            self.check(target)
             make_folder(target.parent, 0o700)
             with held_alone(target, wait_s):
                 kept: dict[Any, R] = {}

@@ -81,7 +81,8 @@ def run(args: argparse.Namespace) -> int:
     out = console()
     check_script(args.script)
     path = _file(args.db)
-    tuning.check_file(path)
+    if args.db is not None:
+        tuning.check_file(path)
     proposer = strategy(args.model, args.seed)
     with settings.tuning("off"), Watch() as watch:  # what runs now is what the search starts from
         status = run_script(args.script, args.arguments)

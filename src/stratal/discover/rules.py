@@ -207,7 +207,9 @@ def check(rule: FoundRule) -> Proof:
     """Prove a rule at all of its instances; the forms must be alike, and the first the certificate."""
     try:
         return _check(rule)
-    except (KeyError, ValueError, TypeError, IndexError, RecursionError) as error:  # a file may hold anything
+    except KeyError as error:
+        return Proof(False, reason=f"no such graph: nothing says what {error} is"[:200])
+    except (ValueError, TypeError, IndexError, RecursionError) as error:  # a file may hold anything
         return Proof(False, reason=f"no such graph: {type(error).__name__}: {error}"[:200])
 
 

@@ -323,7 +323,8 @@ def test_a_budget_shows_what_runs_again_and_what_waits_in_a_file(tmp_path: Path)
 
 def test_copies_to_a_file_are_not_said_to_want_a_better_schedule(tmp_path: Path) -> None:
     small = budgeted(tmp_path)
-    found = st.profile(small, st.ones(1024, 192), repeats=3).programs[0].kernels
+    with settings.offload_dir(tmp_path):
+        found = st.profile(small, st.ones(1024, 192), repeats=3).programs[0].kernels
     copies = [row for row in found if "copy" in row.name]
     assert copies and {row.bound for row in copies} == {"overhead"}
 
