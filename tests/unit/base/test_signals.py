@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,7 @@ class WithoutGradients:
         self.cell = nn.Parameter(np.ones(3, np.float32))
 
     def step(self) -> None:
-        with st.no_grad(), st.autocast(dtype=st.bfloat16):
+        with short_without_gradients():
             assert not st.is_grad_enabled()
             self.cell.mul_(1.01)
 
@@ -151,6 +152,15 @@ WORKS: dict[str, Callable[[Path], Any]] = {
 SLOW = ("eager", "captured")  # a step takes as long as many of the others
 
 
+@contextmanager
+def short_without_gradients() -> Iterator[None]:
+    with st.no_grad(), st.autocast(dtype=st.bfloat16):
+        yield
+
+
+MODES = (st.enable_grad, st.no_grad, short_without_gradients)  # in which handlers are called
+
+
 # -- handlers -----------------------------------------------------------------------------------------------
 class Trial:
     """A work, what it is after each of its steps if nothing disturbs it, and a handler that comes then."""
@@ -159,8 +169,8 @@ class Trial:
         self.name, self.folder = name, folder
         self.work = WORKS[name](folder)
         self.known = undisturbed(name, folder)
-        for mode in (st.enable_grad(), st.no_grad()):  # a tracing function would refuse to capture it
-            with mode:
+        for modes in MODES:  # a tracing function would refuse to capture it
+            with modes():
                 DOUBLED(st.ones(2))
         self.done = self.fired = 0
         self.raised: list[BaseException] = []
