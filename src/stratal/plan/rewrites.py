@@ -98,7 +98,8 @@ def explain_rewrites(graph: Graph, target: Target, math: str) -> Iterator[str]:
     with collect():
         simple = simplify(verify(graph))
         found = searched(simple, target)
-        prices = [Pricer(target)(g).seconds for g in (simple, found.graph)]
+        price = Pricer(target)
+        prices = [price(g).seconds for g in (simple, found.graph)]
     if math == "exact":
         yield "exact: the program has the bits of what was written; nothing was searched"
         gained = prices[0] - prices[1]

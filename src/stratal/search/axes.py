@@ -14,6 +14,7 @@ which is proved for the op, the types and the part it is used for.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -44,6 +45,7 @@ class Axes:
     def __init__(self, *, real: bool) -> None:
         self.real: Final = real
         self._places: Final[dict[object, Running | None]] = {}
+        self._sums: Final[dict[object, bool]] = {}  # whether results are sums of products
         self._proofs: Final[dict[object, Proof]] = {}
 
     def running(self, node: Node, axis: int) -> Running | None:
@@ -67,12 +69,12 @@ class Axes:
         types = [i.type for i in node.inputs]
         if isinstance(node.op, (Input, Const, Item)) or not all(isinstance(t, TensorType) for t in types):
             return False
-        key = "sums products", node.op, *types
-        if key not in self._places:
+        key = node.op, *types
+        if key not in self._sums:
             lowered = None if node.op.host_reason(*types) else node.op.lower(*types)  # type: ignore[arg-type]
             combiner = lowered.combiner if isinstance(lowered, Compute) else None
-            self._places[key] = () if combiner is not None and combiner.name in ("sum", "dot") else None
-        return self._places[key] is not None
+            self._sums[key] = combiner is not None and combiner.name in ("sum", "dot")
+        return self._sums[key]
 
     def law(self, node: Node, parts: Parts) -> Step | None:
         """Return the step from a part of a node to the node on parts of its operands; None where that is
@@ -207,9 +209,11 @@ def part_of(x: Node, parts: Parts, where: tuple[SourceLine, ...] = ()) -> Node:
 
 def parts_along(whole: Node, axis: int, nodes: Sequence[Node]) -> list[Node]:
     """Return the parts of a value that some values side by side are."""
-    made, start = [], 0
-    for node in nodes:
-        stop = start + node.shape[axis]
-        made.append(part_of(whole, {axis: (start, stop, 1)}, node.where[:1]))
-        start = stop
-    return made
+    pairs = zip(nodes, side_by_side(nodes, axis), strict=True)
+    return [part_of(whole, {axis: part}, node.where[:1]) for node, part in pairs]
+
+
+def side_by_side(nodes: Sequence[Node], axis: int) -> list[Part]:
+    """Return where each of some values lies in all of them side by side."""
+    ends = [0, *itertools.accumulate(node.aval.ints[axis] for node in nodes)]
+    return [(start, stop, 1) for start, stop in itertools.pairwise(ends)]

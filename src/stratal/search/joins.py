@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Const, Input, Node
-from stratal.search.axes import Axes, parts_along, remade, resized
+from stratal.search.axes import Axes, parts_along, remade, resized, side_by_side
 from stratal.search.found import Replaced, Step, distinct
 from stratal.search.moves import Context
 from stratal.search.rule_set import RuleSet
@@ -192,14 +192,14 @@ class _Joiner:
                 return None
             operands.append(operand)
         made = remade(first, {axis: sum(n.shape[axis] for n in nodes)}, operands)
-        start, steps = 0, []
-        for node in nodes:
-            stop = start + node.shape[axis]
-            step = None if made is None else self.axes.law(made, {axis: (start, stop, 1)})
+        if made is None:
+            return None
+        steps = []
+        for part in side_by_side(nodes, axis):
+            step = self.axes.law(made, {axis: part})
             if step is None:
                 return None
             steps.append(step)
-            start = stop
         self.steps += dict.fromkeys(steps)
         return made
 

@@ -68,13 +68,11 @@ class Context:
         return known
 
     def flops(self, node: Node) -> float:
-        """Return the operations of an op that its record estimates; of what only moves elements, none."""
+        """Return the operations of an op that its record estimates."""
         key = node.op, *(i.type for i in node.inputs)
         found = self._costs.get(key)
         if found is None:
-            free = isinstance(node.op, Item) or self.moves(node)
-            found = 0.0 if free else node.op.cost(*(i.aval for i in node.inputs)).flops
-            self._costs[key] = found
+            found = self._costs[key] = node.op.cost(*(i.aval for i in node.inputs)).flops
         return found
 
     def region(self, site: Node) -> Region:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from stratal.discover.matching import WIDE, matches, proof_of
 from stratal.discover.prove import Proof
-from stratal.discover.rules import Applied, FoundRule, ops_of, variables
+from stratal.discover.rules import Applied, FoundRule, ops_of
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node, make
 from stratal.graph.op import REGISTRY
@@ -131,8 +131,8 @@ def _agree(below: Ops, node: Node) -> bool:
 def _directions(rule: FoundRule) -> Iterator[Directed]:
     renames = ops_of(rule.lhs) == ops_of(rule.rhs) and len(ops_of(rule.lhs)) == 1  # attributes alone
     for forward in (True,) if renames else (True, False):
-        side, other = (rule.lhs, rule.rhs) if forward else (rule.rhs, rule.lhs)
-        if isinstance(side, Applied) and set(variables(other)) <= set(variables(side)):
+        side = rule.lhs if forward else rule.rhs
+        if isinstance(side, Applied) and rule.reads(forward):
             below = tuple(a.op if isinstance(a, Applied) else None for a in side.arguments)
             yield Directed(rule, forward, side.op, below)
 

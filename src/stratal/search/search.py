@@ -126,11 +126,10 @@ class _Search:
         ordered = sorted(chosen, key=_loss)
         moved, applied = rewritten(graph, ordered)
         sure = all(r.measured or r.seconds < (1 - SURE) * r.before_seconds for r in applied)
-        if sure or self.price(moved) < self.price(graph):
+        if sure or self.price(moved) < (known := self.price(graph)):
             self.applied += applied
             return moved
         kept: list[Rewrite] = []
-        known = self.price(graph)
         for _, alike in itertools.groupby(sorted(ordered, key=_kind), _kind):
             some = list(alike)
             moved, applied = rewritten(graph, [*kept, *some])
