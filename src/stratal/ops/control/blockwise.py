@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stratal.base.cost import Cost
 from stratal.base.dtypes import float32
@@ -27,6 +27,8 @@ from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.loops.compute import Nest
 from stratal.ops.control import regions
 from stratal.ops.linear.contract import parse_spec
+
+VIEWS: Final = ("broadcast", "reshape", "permute")  # by which tiles read what is smaller
 
 
 class Operand(NamedTuple):

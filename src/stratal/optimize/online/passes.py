@@ -13,12 +13,11 @@ from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph, substitute
 from stratal.graph.node import Const, Node, graph_input, items, make, topological
 from stratal.graph.pattern import uniform_scalar
-from stratal.ops.control.blockwise import Blockwise, finite_peak, shifted, sink_of, tiles
+from stratal.ops.control.blockwise import VIEWS, Blockwise, finite_peak, shifted, sink_of, tiles
 from stratal.optimize.online.identities import Factors
 from stratal.optimize.online.scores import Scores, follows
 from stratal.optimize.rewrite import with_roots
 
-VIEWS: Final = ("broadcast", "reshape", "permute")
 POSITIONS: Final = (int32, int64, bool_)
 
 

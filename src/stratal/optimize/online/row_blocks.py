@@ -26,7 +26,7 @@ from stratal.ops.linear.contract import parse_spec
 from stratal.optimize.batch_parts import BatchParts, NotSplit
 from stratal.optimize.micro_batches import in_parts
 from stratal.optimize.online.picked import picked
-from stratal.optimize.online.scores import GROWTH, follows
+from stratal.optimize.online.scores import GROWTH, Connected, follows
 from stratal.optimize.rewrite import rewrite_graph, with_roots
 
 FEWEST_ROWS: Final = 128  # of a block: below, sums over all rows are read and written too often
@@ -91,23 +91,12 @@ def _count(product: Node, least: int) -> int:
 
 def _connected(graph: Graph, least: int) -> list[list[Node]]:
     """Return tiles in groups: those that read each other."""
-    parent: dict[Node, Node] = {}
-
-    def first(node: Node) -> Node:
-        while parent[node] is not node:
-            parent[node] = node = parent[parent[node]]
-        return node
-
+    tiles = Connected()
     for node in graph.nodes:
-        read = [i for i in node.inputs if i in parent]
+        read = [i for i in node.inputs if i in tiles]
         if _is_product(node, least) or (read and _is_tile(node, read)):
-            parent[node] = node
-            for i in read:
-                parent[first(i)] = node
-    found: dict[Node, list[Node]] = {}
-    for node in parent:
-        found.setdefault(first(node), []).append(node)
-    return list(found.values())
+            tiles.add(node, read)
+    return list(tiles.groups().values())
 
 
 def _is_product(node: Node, least: int) -> bool:

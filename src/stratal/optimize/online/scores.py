@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from stratal.base.dtypes import float32
@@ -29,43 +30,63 @@ class Scores(NamedTuple):
     sinks: list[Node]
 
 
+class Connected:
+    """Nodes in groups, of those that read each other (union-find)."""
+
+    def __init__(self) -> None:
+        self._next: dict[Node, Node] = {}  # towards the one that was added last, which leads to itself
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self._next
+
+    def add(self, node: Node, read: Iterable[Node] = ()) -> None:
+        """Add a node to the groups of those that it reads, which are one group then."""
+        self._next[node] = node
+        for i in read:
+            self._next[self.last(i)] = node
+
+    def last(self, node: Node) -> Node:
+        """Return the node that was added last to the group of a node."""
+        following = self._next
+        while following[node] is not node:
+            following[node] = node = following[following[node]]
+        return node
+
+    def groups(self) -> dict[Node, list[Node]]:
+        """Return the nodes of each group, by the last one."""
+        found: dict[Node, list[Node]] = {}
+        for node in self._next:
+            found.setdefault(self.last(node), []).append(node)
+        return found
+
+
 def scores_of(graph: Graph, least: int) -> list[Scores]:
     """Return the connected tiles that nothing needs as a whole, where there is a reduction of rows among what
     reads them.
     """
-    parent: dict[Node, Node] = {}
-
-    def first(node: Node) -> Node:
-        while parent[node] is not node:
-            parent[node] = node = parent[parent[node]]
-        return node
-
+    tiles = Connected()
     spoiled: set[Node] = set(graph.roots)
     sinks: dict[Node, Node] = {}  # to the tile it reduces
     for node in graph.nodes:
-        read = [i for i in node.inputs if i in parent]
+        read = [i for i in node.inputs if i in tiles]
         if _is_product(node, least) and not read:
-            parent[node] = node
+            tiles.add(node)
         elif not read:
             continue
         elif follows(node) and all(i.shape == node.shape for i in read):
-            parent[node] = node
-            for i in read:
-                parent[first(i)] = node
+            tiles.add(node, read)
         elif len(read) == 1 and reduction(node, read[0]) is not None:
             sinks[node] = read[0]
         else:
             spoiled.update(read)
-    wholes = {first(node) for node in spoiled if node in parent}
-    found: dict[Node, tuple[set[Node], list[Node]]] = {}
-    for node in parent:
-        found.setdefault(first(node), (set(), []))[0].add(node)
+    wholes = {tiles.last(node) for node in spoiled if node in tiles}
+    found: dict[Node, list[Node]] = {}
     for sink, tile in sinks.items():
-        found[first(tile)][1].append(sink)
+        found.setdefault(tiles.last(tile), []).append(sink)
     return [
-        Scores(whole.aval.ints, frozenset(nodes), ends)
-        for whole, (nodes, ends) in found.items()
-        if whole not in wholes and _is_cascade(whole.aval.ints, ends, sinks)
+        Scores(last.aval.ints, frozenset(nodes), ends)
+        for last, nodes in tiles.groups().items()
+        if last not in wholes and _is_cascade(last.aval.ints, ends := found.get(last, []), sinks)
     ]
 
 

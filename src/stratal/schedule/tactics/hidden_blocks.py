@@ -26,10 +26,9 @@ from stratal.loops import index
 from stratal.loops.expr import Const as Number
 from stratal.loops.expr import Expr
 from stratal.loops.index import Index
-from stratal.ops.control.blockwise import Tiles
+from stratal.ops.control.blockwise import VIEWS, Tiles
 
 MOST_DECIDED: Final = 12  # of which two are looked at together
-VIEWS: Final = ("broadcast", "reshape", "permute")
 MOST: Final = (1 << 31) - 1  # that bounds may reach: nothing wraps around
 SWAPPED: Final = {"gt": "lt", "ge": "le"}
 
