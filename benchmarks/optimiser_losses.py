@@ -6,6 +6,7 @@ Loss and gradients of activations, weights and bias; the planned peak is set bes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -42,14 +43,17 @@ def _size(size: tuple[int, int, int], rounds: int, torch: Any, gate: float | Non
     def loss(x: Any, w: Any, b: Any) -> Any:
         return st.nn.functional.cross_entropy(x @ w.T + b, labels)
 
-    steps: dict[str, Any] = {}
-    for name, least in (("blocks", min(16 << 20, logits_bytes // 4)), ("stored", None)):
-        steps[name] = st.compile(st.value_and_grad(loss, (0, 1, 2)))
-        with settings.online(least):
-            steps[name](*operands)
-    runs: dict[str, Callable[[], Any]] = {n: lambda s=s: s(*operands)[0].item() for n, s in steps.items()}
-    (_, got), (_, want) = (s(*operands) for s in steps.values())
-    _compare([g.numpy() for g in got], [w.numpy() for w in want])
+    steps = {name: st.compile(st.value_and_grad(loss, (0, 1, 2))) for name in ("blocks", "stored")}
+    least = {"blocks": min(16 << 20, logits_bytes // 4), "stored": None}
+
+    def step(name: str) -> Any:
+        with settings.online(least[name]):  # what is in force at a call decides which program it runs
+            value, gradients = steps[name](*operands)
+            return value.item(), gradients
+
+    runs: dict[str, Callable[[], Any]] = {name: partial(step, name) for name in steps}
+    got, want = ([g.numpy() for g in step(name)[1]] for name in steps)
+    _compare(got, want)
     if torch is not None:
         given = [torch.tensor(a, requires_grad=True) for a in arrays]
         target = torch.tensor(labels)
@@ -58,7 +62,7 @@ def _size(size: tuple[int, int, int], rounds: int, torch: Any, gate: float | Non
             x, w, b = given
             return torch.autograd.grad(torch.nn.functional.cross_entropy(x @ w.T + b, target), given)
 
-        _compare([g.numpy() for g in got], [w.numpy() for w in eager()])
+        _compare(got, [w.numpy() for w in eager()])
         runs["torch"] = eager
     seconds = medians(runs, rounds)
     workload = f"linear, cross-entropy {'x'.join(map(str, size))}"

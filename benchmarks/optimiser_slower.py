@@ -22,6 +22,7 @@ import numpy as np
 from benchmarks.models import WORKLOADS
 from benchmarks.optimiser_networks import NETWORKS, TOLERANCE
 from benchmarks.optimiser_rows import Row, row
+from benchmarks.price import step_of
 from benchmarks.structure import draw
 
 GATE: Final = 1.02
@@ -87,23 +88,7 @@ def _forward(name: str) -> None:
 
 
 def _training(name: str) -> None:
-    import stratal as st
-    from stratal import nn, optim
-
-    workload, rng = WORKLOADS[name], np.random.default_rng(0)
-    model = workload.build(nn)
-    optimizer = workload.optimizer(optim, list(model.parameters()))
-    given = [st.tensor(a) for a in (*workload.data(rng), *workload.rest(rng))]
-
-    @st.compile
-    def step(x: Any, y: Any, *rest: Any) -> Any:
-        loss = workload.loss(nn, model, x, y, *rest)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    step(*given)
+    step_of(WORKLOADS[name], train=True)()
 
 
 def _example(file: Path) -> None:
