@@ -137,6 +137,12 @@ def in_blocks(graph: Graph) -> Graph:
         return verify(use_online_forms(simplify(verify(graph))))
 
 
+def assert_equal_values(graph: Graph, rewritten: Graph, arrays: Any) -> None:
+    want, got = (interpret(g, arrays)[0] for g in (graph, rewritten))
+    for w, g in zip(want, got, strict=True):
+        np.testing.assert_allclose(g, w, rtol=0, atol=1e-5 * np.abs(w).max())
+
+
 def loops(graph: Graph) -> int:
     return sum(node.op.name == "scan" for node in graph.nodes)
 
@@ -146,9 +152,7 @@ def test_a_loss_over_many_classes_and_its_gradients_are_one_loop(name: str) -> N
     case = trained(LOSSES[name])
     rewritten = in_blocks(case.graph)
     assert loops(rewritten) == 1
-    want, got = (interpret(graph, case.arrays)[0] for graph in (case.graph, rewritten))
-    for w, g in zip(want, got, strict=True):
-        np.testing.assert_allclose(g, w, rtol=0, atol=1e-5 * np.abs(w).max())
+    assert_equal_values(case.graph, rewritten, case.arrays)
 
 
 CHAIN: dict[str, Callable[[Any], Any]] = {
@@ -255,9 +259,7 @@ def test_a_product_of_three_axes_is_a_loop_over_sequences_or_one(loss: Any, sequ
     whole = captured(step, arrays)
     rewritten = in_blocks(whole.graph)
     assert loops(rewritten) == 1
-    want, got = (interpret(graph, arrays)[0] for graph in (whole.graph, rewritten))
-    for w, g in zip(want, got, strict=True):
-        np.testing.assert_allclose(g, w, rtol=0, atol=1e-5 * np.abs(w).max())
+    assert_equal_values(whole.graph, rewritten, arrays)
 
 
 def test_products_within_a_loop_are_loops_over_blocks() -> None:
@@ -293,9 +295,7 @@ def test_attention_of_a_single_head_is_a_loop_over_queries() -> None:
     case = captured(lambda *qkv: st.grad(attention, (0, 1, 2))(*qkv), arrays)
     rewritten = in_blocks(case.graph)
     assert loops(rewritten) == 1
-    want, got = (interpret(graph, arrays)[0] for graph in (case.graph, rewritten))
-    for w, g in zip(want, got, strict=True):
-        np.testing.assert_allclose(g, w, rtol=0, atol=1e-5 * np.abs(w).max())
+    assert_equal_values(case.graph, rewritten, arrays)
 
 
 def test_what_a_gradient_needs_of_the_result_is_in_the_loop_too() -> None:
@@ -324,9 +324,7 @@ def test_rows_may_be_compared_with_each_other() -> None:
     case = captured(lambda x: st.value_and_grad(contrast)(x), arrays)
     rewritten = in_blocks(case.graph)
     assert loops(rewritten) == 1
-    want, got = (interpret(graph, arrays)[0] for graph in (case.graph, rewritten))
-    for w, g in zip(want, got, strict=True):
-        np.testing.assert_allclose(g, w, rtol=0, atol=1e-5 * np.abs(w).max())
+    assert_equal_values(case.graph, rewritten, arrays)
 
 
 def test_a_loop_reads_what_another_one_makes() -> None:
