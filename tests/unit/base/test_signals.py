@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -121,7 +120,7 @@ class WithoutGradients:
         self.cell = nn.Parameter(np.ones(3, np.float32))
 
     def step(self) -> None:
-        with short_without_gradients():
+        with st.no_grad(), st.autocast(dtype=st.bfloat16):
             assert not st.is_grad_enabled()
             self.cell.mul_(1.01)
 
@@ -152,13 +151,7 @@ WORKS: dict[str, Callable[[Path], Any]] = {
 SLOW = ("eager", "captured")  # a step takes as long as many of the others
 
 
-@contextmanager
-def short_without_gradients() -> Iterator[None]:
-    with st.no_grad(), st.autocast(dtype=st.bfloat16):
-        yield
-
-
-MODES = (st.enable_grad, st.no_grad, short_without_gradients)  # in which handlers are called
+MODES = ((True, None), (False, None), (False, st.bfloat16))  # gradients and autocast when handlers are called
 
 
 # -- handlers -----------------------------------------------------------------------------------------------
@@ -169,8 +162,8 @@ class Trial:
         self.name, self.folder = name, folder
         self.work = WORKS[name](folder)
         self.known = undisturbed(name, folder)
-        for modes in MODES:  # a tracing function would refuse to capture it
-            with modes():
+        for grad, dtype in MODES:  # a tracing function would refuse to capture it
+            with st.set_grad_enabled(grad), st.autocast(enabled=dtype is not None, dtype=dtype):
                 DOUBLED(st.ones(2))
         self.done = self.fired = 0
         self.raised: list[BaseException] = []
