@@ -3,8 +3,8 @@
     threads of a WorkerPool -> each asks one idle process: pipe    item -> head of the pickled batch
                                                            memory  its arrays, in one mapped file each
 
-Processes are spawned. They end when their pipe does, so none outlives this process, however that ends. The
-mapped file has no name any more once its process has opened it: nothing is left on disk or in /dev/shm.
+Processes are spawned. They end when their pipe does, so none outlives this process, however that ends. A
+mapped file never has a name, its process inherits it: nothing is left on disk or in /dev/shm.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import DupFd
 from queue import SimpleQueue
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 from stratal.base.errors import DTypeError, StratalError
 from stratal.data.workers import WorkerInfo, WorkerOptions, WorkerPool
@@ -101,36 +102,25 @@ class _Child:
         self.number = number
         self.connection, theirs = multiprocessing.Pipe()
         folder = "/dev/shm" if os.path.isdir("/dev/shm") else None
-        self._file = tempfile.NamedTemporaryFile(prefix="stratal-data-", dir=folder, delete=False)  # noqa: SIM115
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         info = WorkerInfo(number, options.num_workers, seed + number, None)
         self.process = multiprocessing.get_context("spawn").Process(
-            target=_serve, args=(theirs, self._file.name, info, options.worker_init_fn, work),
+            target=_serve, args=(theirs, _Inherited(self._file), info, options.worker_init_fn, work),
             name=f"stratal-data-{number}", daemon=True,
         )  # fmt: skip
         try:
             self.process.start()
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            self._forget_file()
             raise DTypeError(
                 'DataLoader: with workers="processes" the data set and its functions can be pickled',
                 got=str(error), hint="define them at the top of a module; threads take anything",
             ) from None  # fmt: skip
-        except BaseException:
-            self._forget_file()
-            raise
         finally:
             theirs.close()
 
-    def _forget_file(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._file.name)
-
     def ready(self) -> None:
         """Wait until the process is prepared. Raises: WorkerDiedError, what its preparation raised."""
-        try:
-            self._answer()
-        finally:
-            self._forget_file()
+        self._answer()
 
     def call(self, item: Any) -> Any:
         """Return what the process makes of an item. Raises: WorkerDiedError, what it raised there."""
@@ -171,15 +161,28 @@ class _Child:
         if self.process.is_alive():
             self.process.kill()
             self.process.join(_GRACE_S)
-        self._forget_file()
 
 
-def _serve(connection: Connection, path: str, info: WorkerInfo, init: Any, work: Work) -> None:
+class _Inherited:
+    """An open file, for a process that is spawned: pickled, it is a descriptor of the same file there."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def __reduce__(self) -> tuple[Callable[[Any], IO[bytes]], tuple[Any]]:
+        return _opened, (DupFd(self._file.fileno()),)
+
+
+def _opened(descriptor: Any) -> IO[bytes]:
+    return os.fdopen(descriptor.detach(), "r+b")
+
+
+def _serve(connection: Connection, file: IO[bytes], info: WorkerInfo, init: Any, work: Work) -> None:
     """Answer items until the pipe ends. Ctrl-C is for the process that reads the batches."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     owner: Any = getattr(work, "__self__", None)
     setattr(threading.current_thread(), "info", info._replace(dataset=getattr(owner, "dataset", None)))  # noqa: B010
-    with open(path, "r+b") as file:
+    with file:
         if not _answered(connection, file, _prepared, (init, info.id)):
             return
         with contextlib.suppress(EOFError, OSError):  # the reader is gone
