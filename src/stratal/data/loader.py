@@ -198,7 +198,12 @@ class DataLoader:
             items, work = self._rows(), self._of_rows
         else:
             items, work = self._positions(), self._of_positions
-        items, options = islice(items, self._done, None), self.workers
+        options = self.workers
+        if (again := sum(1 for _ in islice(items, self._done))) < self._done:
+            raise AttributeValueError(
+                "DataLoader: an epoch has the batches that it had when it began",
+                got=f"{again}, of at least {self._done}", hint="change the data between epochs",
+            )  # fmt: skip
         if not options.num_workers:
             yield from called(work, items)
             return

@@ -226,6 +226,10 @@ def test_an_iterable_is_read_once_in_order_whatever_the_number_of_workers(worker
     resumed = DataLoader(Stream(10), 4, num_workers=workers)
     resumed.load_state_dict(stopped.state_dict())
     assert values(resumed) == [[4, 5, 6, 7], [8, 9]]
+    shorter = DataLoader(Stream(0), 4, num_workers=workers)
+    shorter.load_state_dict(stopped.state_dict())
+    with pytest.raises(AttributeValueError, match=r"batches that it had when it began\n.*0, of at least 1"):
+        list(shorter)
 
 
 def test_an_iterable_that_fails_says_so_in_its_turn() -> None:
