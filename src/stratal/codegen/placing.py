@@ -251,15 +251,13 @@ def inputs(e: Expr) -> tuple[Expr, ...]:
     return ()
 
 
-# Where no page is, a load under a mask without a lane takes the processor hundreds of cycles.
-STRAY_BYTES = 1 << 16
+def strays(buffer: Buffer, place: Place, by: int) -> bool:
+    """Return whether a place can lie further than `by` elements outside its buffer, as rows of padding do.
 
-
-def strays(buffer: Buffer, place: Place) -> bool:
-    """Return whether a place can lie far outside its buffer, as the other operands of a concatenation do."""
+    Where no page is, a load under a mask without a lane takes the processor hundreds of cycles each time.
+    """
     low = high = place.constant
     for atom, factor in place.terms:
         ends = [bound * factor for bound in index.bounds(atom)]
         low, high = low + min(ends), high + max(ends)
-    far = STRAY_BYTES // buffer.dtype.itemsize
-    return low < -far or high >= math.prod(buffer.shape) + far
+    return low < -by or high >= math.prod(buffer.shape) + by

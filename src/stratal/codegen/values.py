@@ -262,7 +262,7 @@ class Values(ColdPaths):
             self.target = self._home(info)[0]
             if mask is None:
                 return self._append(f"load {vector_of(memory, self.lanes)}, ptr {pointer}, align {size}")
-            if strays(buffer, place):
+            if strays(buffer, place, by=0 if mask in self.uniform else self.lanes):
                 pointer = self._safe(pointer, self.pointers[buffer], mask)
             return self._masked_load("load", memory, f"align {size} {pointer}", mask)
         if place.stride == -adjacent:
@@ -309,7 +309,8 @@ class Values(ColdPaths):
     def _safe(self, pointer: str, base: str, mask: str) -> str:
         """Return a pointer that may be read in any case: the buffer's start where the mask does not hold."""
         if self.lane is not None:
-            mask = self._any(mask)
+            first = f"extractelement {vector_of('i1', self.lanes)} {mask}, i64 0"
+            mask = self._append(first) if mask in self.uniform else self._any(mask)
         return self._append(f"select i1 {mask}, ptr {pointer}, ptr {base}")
 
     def _pointer(self, buffer: Buffer, place: Place, mask: str | None) -> str:

@@ -28,6 +28,7 @@ PROGRAMS = {
     "columns": (lambda x, y: (x * y).sum(dim=0), [(64, 96), (64, 96)]),
     "pointwise": (lambda x, y: st.tanh(x) * y + x, [(64, 96), (64, 96)]),
     "conv": (lambda x, y: F.conv2d(x, y, padding=1), [(2, 16, 12, 12), (32, 16, 3, 3)]),
+    "pad": (lambda x, y: F.pad(x, (0, 0, 1, 1)) + y, [(62, 64), (64, 64)]),
     "gather": (lambda x, y: x[(y[0] * 0).astype("int64")], [(64, 96), (64, 96)]),
 }
 
@@ -148,3 +149,9 @@ def test_indices_of_four_bytes_gather_by_four_bytes() -> None:
     kernels = decided(captured.program.graph, TARGETS["avx512"]).draft.kernels.values()
     texts = [emit_assembly(kernel_module(k.kernel, TARGETS["avx512"]), TARGETS["avx512"]) for k in kernels]
     assert any("vgatherdps" in t for t in texts) and not any("vgatherqps" in t for t in texts)
+
+
+def test_rows_of_padding_are_read_from_where_a_page_is() -> None:
+    (text,) = kernels_of("pad", TARGETS["avx512"]).values()
+    read = re.findall(r"@llvm\.masked\.load\S+\(ptr align 4 (%\w+)", text)
+    assert read and all(re.search(rf"{p} = select i1 %\w+, ptr %\w+, ptr %\w+", text) for p in read)
