@@ -18,7 +18,9 @@ class ConfusionMatrix(Metric):
     `task` "binary" takes bits, or probabilities or logits compared with `threshold`, of the target's shape;
     "multiclass" takes labels of the target's shape, or scores with one axis more, axis 1, of the classes, of
     which a target among the `top_k` greatest counts as predicted; "multilabel" takes what binary tasks take,
-    with axis 1 of the labels. Targets of `ignore_index` do not count.
+    with axis 1 of the labels. Where any score of any batch lies outside [0, 1], all are logits; until then
+    both are counted, so that results do not depend on how rows come in batches.
+    Targets of `ignore_index` do not count. Raises: AttributeValueError for scores that are NaN, too.
     """
 
     def __init__(
@@ -42,17 +44,36 @@ class ConfusionMatrix(Metric):
         super().__init__()
 
     def start(self) -> dict[str, Any]:
-        return {"matrix": np.zeros((self.num_labels, self.num_classes, self.num_classes), np.int64)}
+        readings = np.zeros((2, *self._shape()), np.int64)  # of scores as probabilities, and as logits
+        return {"matrix": readings, "outside": 0}
+
+    def _shape(self) -> tuple[int, int, int]:
+        return self.num_labels, self.num_classes, self.num_classes
 
     def batch(self, preds: Any, target: Any) -> dict[str, Any]:
         p, t = np.asarray(preds), np.asarray(target)
         counted = np.ones(t.shape, bool) if self.ignore_index is None else t != self.ignore_index
         t = self._labels("target", np.where(counted, t, 0).astype(t.dtype))
+        outside, readings = 0, [p]
         if self.task != "multiclass" and p.dtype.kind == "f":
-            p = probabilities(p) > self.threshold
+            if p.shape == t.shape:
+                self._check_numbers(p[counted])
+                outside = int(np.count_nonzero(outside_of_probabilities(p[counted])))
+            readings = [p.astype(np.float64) > self.threshold, sigmoid(p) > self.threshold]
         elif self.task == "multiclass" and p.ndim == t.ndim + 1 and p.shape[1] == self.num_classes:
-            p = self._best(p, t)
-        p = self._labels("preds", p)
+            best = self._best(p, t)
+            if best.shape == t.shape:
+                self._check_numbers(np.moveaxis(p, 1, -1)[counted])
+            readings = [best]
+        matrices = [self._counted(self._labels("preds", reading), t, counted) for reading in readings]
+        return {"matrix": np.stack(matrices * (2 // len(matrices))), "outside": outside}
+
+    def _check_numbers(self, scores: Array) -> None:
+        if scores.dtype.kind == "f" and np.any(np.isnan(scores)):
+            raise AttributeValueError(f"{type(self).__name__}: preds must be numbers", got="NaN")
+
+    def _counted(self, p: Array, t: Array, counted: Array) -> Array:
+        """Return how often each class was taken for each, of those that count."""
         labelled = self.task == "multilabel"
         if p.shape != t.shape or (labelled and (t.ndim < 2 or t.shape[1] != self.num_labels)):
             wanted = f", {self.num_labels} labels" * (self.num_labels > 1)
@@ -62,8 +83,7 @@ class ConfusionMatrix(Metric):
             )
         label = np.arange(self.num_labels).reshape(-1, *(1,) * (t.ndim - 2)) if labelled else 0
         cell = (label * self.num_classes + t) * self.num_classes + p
-        shape = (self.num_labels, self.num_classes, self.num_classes)
-        return {"matrix": np.bincount(cell[counted], minlength=int(np.prod(shape))).reshape(shape)}
+        return np.bincount(cell[counted], minlength=int(np.prod(self._shape()))).reshape(self._shape())
 
     def _best(self, scores: Array, target: Array) -> Array:
         """Return the class of the greatest score, but the target where it is among the `top_k`."""
@@ -83,20 +103,28 @@ class ConfusionMatrix(Metric):
         return whole
 
     def value(self, state: dict[str, Any]) -> Any:
-        return state["matrix"] if self.task == "multilabel" else state["matrix"][0]
+        matrix = self.matrix(state)
+        return matrix if self.task == "multilabel" else matrix[0]
+
+    def matrix(self, state: dict[str, Any]) -> Array:
+        """Return the counts [labels, classes, classes]: those of logits where a score was no probability."""
+        return np.asarray(state["matrix"][int(state["outside"] > 0)])
 
 
-def probabilities(scores: Array, of_classes: bool = False) -> Array:
-    """Return scores in [0, 1] as they are; others are logits, by softmax over axis 1 `of_classes`, by sigmoid
-    otherwise.
-    """
-    scores = scores.astype(np.float64)
-    if np.all((scores >= 0) & (scores <= 1)):
-        return scores
-    if of_classes:
-        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
-    return np.asarray(1 / (1 + np.exp(-np.clip(scores, -700, 700))))
+def outside_of_probabilities(scores: Array) -> Array:
+    """Return which scores are no probabilities: those outside [0, 1]."""
+    return np.asarray((scores < 0) | (scores > 1))
+
+
+def sigmoid(scores: Array) -> Array:
+    """Return the probabilities of logits, in double precision."""
+    return np.asarray(1 / (1 + np.exp(-np.clip(scores.astype(np.float64), -700, 700))))
+
+
+def softmax(scores: Array) -> Array:
+    """Return the probabilities of logits of classes, axis 1."""
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 class Averaged(ConfusionMatrix):
@@ -130,7 +158,7 @@ class Averaged(ConfusionMatrix):
         raise NotImplementedError
 
     def value(self, state: dict[str, Any]) -> Any:
-        matrix = state["matrix"]
+        matrix = self.matrix(state)
         if self.task == "multiclass":
             hit, predicted, true = np.diag(matrix[0]), matrix[0].sum(0), matrix[0].sum(1)
         else:
@@ -209,7 +237,9 @@ class Accuracy(Averaged):
 
 
 class HammingDistance(Accuracy):
-    """The share of wrong predictions."""
+    """The share of wrong predictions of each class or label, by default the plain mean of these ("macro", as
+    torchmetrics has it); "micro" is 1 - `Accuracy`.
+    """
 
     usual = "macro"
 
@@ -221,25 +251,27 @@ class ExactMatch(ConfusionMatrix):
     """The share of rows all of whose labels, or classes along the other axes, are right."""
 
     def start(self) -> dict[str, Any]:
-        return {"right": 0, "rows": 0}
+        return {"right": np.zeros(2, np.int64), "rows": 0, "outside": 0}  # as probabilities, as logits
 
     def batch(self, preds: Any, target: Any) -> dict[str, Any]:
-        right, rows = 0, 0
+        state = self.start()
         for p, t in zip(np.asarray(preds), np.asarray(target), strict=True):
-            matrix = super().batch(p[None], t[None])["matrix"]
-            right += int(np.trace(matrix.sum(0)) == matrix.sum())
-            rows += 1
-        return {"right": right, "rows": rows}
+            row = super().batch(p[None], t[None])
+            matrices = row["matrix"].sum(1)
+            state["right"] += np.trace(matrices, axis1=1, axis2=2) == matrices.sum((1, 2))
+            state["rows"] += 1
+            state["outside"] += row["outside"]
+        return state
 
     def value(self, state: dict[str, Any]) -> Any:
-        return float(ratio(state["right"], state["rows"]))
+        return float(ratio(state["right"][int(state["outside"] > 0)], state["rows"]))
 
 
 class MatthewsCorrCoef(ConfusionMatrix):
     """The correlation of true and predicted classes, 0 where either never varies. See: Gorodkin 2004."""
 
     def value(self, state: dict[str, Any]) -> Any:
-        matrix = state["matrix"].sum(0).astype(np.float64)
+        matrix = self.matrix(state).sum(0).astype(np.float64)
         predicted, true, count = matrix.sum(0), matrix.sum(1), matrix.sum()
         shared = np.trace(matrix) * count - true @ predicted
         return float(ratio(shared, np.sqrt((count**2 - predicted @ predicted) * (count**2 - true @ true))))
@@ -261,7 +293,7 @@ class CohenKappa(ConfusionMatrix):
         super().__init__(task, **options)
 
     def value(self, state: dict[str, Any]) -> Any:
-        matrix = state["matrix"][0].astype(np.float64)
+        matrix = self.matrix(state)[0].astype(np.float64)
         places = np.arange(self.num_classes)
         off = np.abs(places[:, None] - places)
         cost = {None: (off > 0).astype(float), "linear": off, "quadratic": off**2}[self.weights]

@@ -99,4 +99,6 @@ def pair(name: str, preds: Any, target: Any) -> tuple[Array, Array]:
 def ratio(over: Any, under: Any) -> Array:
     """Return over / under, and 0 where that is 0 / 0."""
     over, under = np.asarray(over, np.float64), np.asarray(under, np.float64)
-    return np.asarray(np.divide(over, under, out=np.zeros(np.broadcast(over, under).shape), where=under != 0))
+    made = np.zeros(np.broadcast(over, under).shape)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.divide(over, under, out=made, where=(over != 0) | (under != 0)))

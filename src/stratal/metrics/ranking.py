@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.metrics.classification import TASKS, probabilities
+from stratal.metrics.classification import TASKS, outside_of_probabilities, sigmoid, softmax
 from stratal.metrics.metric import Array, Metric, pair, ratio
 
 
@@ -15,8 +15,8 @@ class Ranking(Metric):
     """A number of a curve per class, against all others, or per label; averaged over them.
 
     `task` "binary" takes scores and bits of one shape; "multiclass" scores [N, classes] and classes [N];
-    "multilabel" scores and bits [N, labels]. A batch with scores outside [0, 1] has logits, as in
-    torchmetrics: they become probabilities, by softmax if multiclass, else by sigmoid.
+    "multilabel" scores and bits [N, labels]. Where any score of any batch lies outside [0, 1], all are
+    logits: they become probabilities, by softmax if multiclass, else by sigmoid.
     `average` "macro" is the plain mean over the classes whose curve exists, "weighted" weights by how often
     they are true, None gives one value per class.
     """
@@ -53,15 +53,21 @@ class Ranking(Metric):
             raise ShapeError(f"{who}: takes scores [N, {self.columns}]", got=str(list(p.shape)))
         if not np.all((t == 0) | (t == 1)) or np.any(np.isnan(p)):
             raise AttributeValueError(f"{who}: target must be 0 or 1, preds not NaN")
-        p = probabilities(p, self.task == "multiclass")
         return {"preds": (p.reshape(-1, self.columns),), "target": (t.reshape(-1, self.columns),)}
+
+    def scores(self, state: dict[str, Any]) -> tuple[Array, Array]:
+        """Return the probabilities and bits of all batches, [N, columns]."""
+        p, t = (np.concatenate(state[name]) for name in ("preds", "target"))
+        if not np.any(outside_of_probabilities(p)):
+            return p, t
+        return (softmax(p) if self.task == "multiclass" else sigmoid(p)), t
 
     def one(self, hits: Array, misses: Array) -> float:
         """Return the number of one curve; NaN where there is none."""
         raise NotImplementedError
 
     def value(self, state: dict[str, Any]) -> Any:
-        p, t = (np.concatenate(state[name]) for name in ("preds", "target"))
+        p, t = self.scores(state)
         each = np.array([self.one(*curve(p[:, k], t[:, k])[:2]) for k in range(self.columns)])
         if self.task == "binary":
             return float(each[0])
@@ -107,7 +113,7 @@ class BinaryCurve(Ranking):
         super().__init__("binary")
 
     def curve(self, state: dict[str, Any]) -> tuple[Array, Array, Array]:
-        return curve(*(np.concatenate(state[name])[:, 0] for name in ("preds", "target")))
+        return curve(*(x[:, 0] for x in self.scores(state)))
 
 
 class ROC(BinaryCurve):

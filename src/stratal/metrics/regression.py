@@ -144,7 +144,7 @@ class PearsonCorrCoef(Kept):
 
 
 class SpearmanCorrCoef(PearsonCorrCoef):
-    """The correlation of ranks; equal numbers share the mean of theirs."""
+    """The correlation of ranks; equal numbers share the mean of theirs, NaN has none, nor a correlation."""
 
     def columns(self, preds: Array, target: Array) -> Array:
         return super().columns(*(np.apply_along_axis(_ranks, 0, x) for x in (preds, target)))
@@ -152,7 +152,7 @@ class SpearmanCorrCoef(PearsonCorrCoef):
 
 def _ranks(x: Array) -> Array:
     _, place, count = np.unique(x, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(count) - (count - 1) / 2)[place])
+    return np.where(np.isnan(x).any(), np.nan, (np.cumsum(count) - (count - 1) / 2)[place])
 
 
 class CosineSimilarity(Metric):

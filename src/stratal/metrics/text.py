@@ -122,7 +122,7 @@ def _edits(first: Sequence[str], second: Sequence[str]) -> int:
 
 
 class WordErrorRate(Metric):
-    """How many words must be changed, over those of the targets."""
+    """How many words must be changed, over those of the targets; infinite where these have none."""
 
     def start(self) -> dict[str, Any]:
         return {"edits": 0, "count": 0}

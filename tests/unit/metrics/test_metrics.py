@@ -214,6 +214,67 @@ def test_scores_outside_of_0_to_1_are_logits(name, given, options):
         np.testing.assert_allclose(g, w, rtol=1e-12, atol=1e-15)
 
 
+# Logits of which most rows, but not all, lie within [0, 1]: what one batch shows says nothing of the others.
+NEAR = RNG.uniform(-0.2, 1.0, (24, 4))
+NEAR_BITS, NEAR_CLASSES = (RNG.random((24, 4)) < 0.5).astype(int), RNG.integers(0, 4, 24)
+LABELS_OF_4 = {"task": "multilabel", "num_labels": 4}
+SPLIT = [
+    (name, task, *given)
+    for tasks, names in (
+        (
+            (({"task": "binary"}, NEAR[:, 0], NEAR_BITS[:, 0]), (LABELS_OF_4, NEAR, NEAR_BITS)),
+            (M.Accuracy, M.ConfusionMatrix, M.ExactMatch, M.F1Score, M.FBetaScore, M.HammingDistance,
+             M.JaccardIndex, M.MatthewsCorrCoef, M.Precision, M.Recall, M.Specificity, M.AUROC,
+             M.AveragePrecision),
+        ),
+        ((({"task": "binary"}, NEAR[:, 0], NEAR_BITS[:, 0]),), (M.CohenKappa,)),
+        ((({}, NEAR[:, 0], NEAR_BITS[:, 0]),), (M.ROC, M.PrecisionRecallCurve)),
+        (((FOUR, NEAR, NEAR_CLASSES),), (M.AUROC, M.AveragePrecision, M.Accuracy)),
+    )
+    for name in names
+    for task, *given in tasks
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("metric", "options", "logits", "target"), SPLIT,
+    ids=[f"{metric.__name__} {options.get('task')}" for metric, options, *_ in SPLIT],
+)  # fmt: skip
+def test_logits_are_logits_in_batches_of_any_size_and_order(metric, options, logits, target):
+    softmax = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    want = metric(**options)(softmax if options is FOUR else 1 / (1 + np.exp(-logits)), target)
+    order = np.argsort(logits.reshape(24, -1).min(1))  # those that show what they are first, or last
+    for rows, size in ((order, 24), (order, 7), (order[::-1], 7), (order, 1), (order[::-1], 1)):
+        whole, other = metric(**options), metric(**options)
+        for k in range(0, 24, size):
+            (whole if k % 2 else other).update(logits[rows[k : k + size]], target[rows[k : k + size]])
+        whole.merge(other)
+        got = whole.compute()
+        for g, w in zip(got, want, strict=True) if isinstance(want, tuple) else [(got, want)]:
+            np.testing.assert_allclose(g, w, rtol=1e-12, atol=1e-15)
+
+
+def test_scores_of_ignored_targets_do_not_say_what_the_others_are():
+    scores, target = np.array([0.3, 0.7, -9.0, np.nan]), np.array([0, 1, -1, -1])
+    assert M.Accuracy("binary", ignore_index=-1)(scores, target) == 1.0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_no_number_does_not_pass_for_one(value):
+    stats = pytest.importorskip("scipy.stats")
+    x, y = np.array([0.7, value, 0.2, 0.4]), np.array([1.0, 0.0, 0.5, 0.1])
+    for a, b in ((x, y), (y, x)):
+        np.testing.assert_allclose(M.functional.spearman_corrcoef(a, b), stats.spearmanr(a, b).statistic)
+    if np.isnan(value):
+        for name, preds, task in (
+            ("accuracy", x, {"task": "binary"}), ("f1_score", x[:, None], {**THREE, "num_labels": 1}),
+            ("accuracy", np.where(np.eye(4) > 0, value, LOGITS[:4]), FOUR), ("auroc", x, {}),
+        ):  # fmt: skip
+            target = np.array([0, 1, 0, 1])[:, None] if "num_labels" in task else np.array([0, 1, 0, 1])
+            with pytest.raises(StratalError, match="NaN"):
+                getattr(M.functional, name)(preds, target, **task)
+
+
 def test_correlations_are_scipys():
     stats = pytest.importorskip("scipy.stats")
     x, y = np.round(U[:, 0], 1), np.round(U[:, 1] + U[:, 0], 1)  # with ties
@@ -250,6 +311,8 @@ def test_errors_of_words_and_characters_are_edits():
     )
     assert M.functional.word_error_rate(preds, target) == 4 / 8
     assert M.functional.char_error_rate(["kitten"], ["sitting"]) == 3 / 7
+    assert M.functional.word_error_rate(["a b"], [""]) == math.inf
+    assert M.functional.word_error_rate([""], [""]) == 0.0
 
 
 def test_perplexity_leaves_out_what_is_ignored_and_holds_for_large_logits():
