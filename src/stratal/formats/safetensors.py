@@ -71,9 +71,12 @@ def _little_endian(name: str, array: Array) -> Array:
     if dense.dtype.byteorder == ">":
         dense = dense.astype(dense.dtype.newbyteorder("<"))
     if dense.dtype not in _NAMES:
-        _refuse(f"tensor {name!r} has a dtype the format does not name", dense.dtype)
+        raise FormatError(
+            f"save: tensor {name!r} has a dtype the format does not name", got=str(dense.dtype),
+            hint="files hold numbers: text as a list, x.tolist(); dates as whole numbers, x.astype('int64')",
+        )  # fmt: skip
     if name == "__metadata__":
-        _refuse("a tensor cannot have this name", name)
+        raise FormatError("save: a tensor cannot have this name", got=name, hint="rename it")
     return dense
 
 

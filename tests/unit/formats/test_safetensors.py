@@ -166,3 +166,13 @@ def test_an_interrupt_while_writing_keeps_the_old_file(tmp_path: Path) -> None:
         write_atomically(tmp_path / "t", chunks())
     assert (tmp_path / "t").read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["t"]
+
+
+@pytest.mark.parametrize(
+    "array", [np.array(["a"]), np.array(["2020-01-01"], "M8[D]"), np.array([1, None]), np.array([b"a"])]
+)
+def test_an_array_that_files_do_not_hold_is_refused_with_what_to_save_instead(
+    array: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(FormatError, match=r"'words' has a dtype(.|\n)*hint:  files hold numbers"):
+        save_tensors(tmp_path / "a", {"words": array})
