@@ -55,7 +55,9 @@ def _called(transform: Callable[..., Any], value: Any, rng: Rng) -> Any:
 
 
 class CenterCrop:
-    """The middle of an image, [height, width] = `size`. Raises: ShapeError where the image is smaller."""
+    """The middle of an image, [height, width] = `size`, at half of what is cut off, rounded to even as
+    torchvision does. Raises: ShapeError where the image is smaller.
+    """
 
     def __init__(self, size: int | tuple[int, int]) -> None:
         self.size = _pair(size)
@@ -63,7 +65,7 @@ class CenterCrop:
     def __call__(self, image: Any) -> Array:
         x, (height, width) = _image("CenterCrop", image), self.size
         _check_fits("CenterCrop", x, self.size)
-        top, left = (x.shape[1] - height) // 2, (x.shape[2] - width) // 2
+        top, left = round((x.shape[1] - height) / 2), round((x.shape[2] - width) / 2)
         return x[:, top : top + height, left : left + width]
 
 

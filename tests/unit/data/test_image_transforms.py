@@ -111,6 +111,14 @@ WRONG: dict[str, tuple[Callable[[], Any], type[st.StratalError]]] = {
 }
 
 
+def test_the_middle_is_where_torchvision_has_it() -> None:
+    for height in range(1, 12):
+        image = np.broadcast_to(np.arange(height)[None, :, None], (1, height, height))
+        for size in range(1, height + 1):
+            found, first = CenterCrop(size)(image), round((height - size) / 2.0)  # its formula
+            assert found[0, :, 0].tolist() == list(range(first, first + size))
+
+
 @pytest.mark.parametrize("case", WRONG)
 def test_what_makes_no_sense_is_refused(case: str) -> None:
     call, error = WRONG[case]
