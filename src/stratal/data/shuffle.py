@@ -25,7 +25,8 @@ def permutation(count: int, seed: int, stream: int = 0) -> Array:
 def stratified_split(labels: Any, test_share: float = 0.2, seed: int = 0) -> tuple[Array, Array]:
     """Return shuffled positions for training and testing, each label in both by its share.
 
-    Raises: AttributeValueError for a share outside (0, 1).
+    A label has a row in both at least; one of a single row is for training. Raises: AttributeValueError for a
+    share outside (0, 1), and where no label has two rows.
     """
     if not 0 < test_share < 1:
         raise AttributeValueError("stratified_split: the share must lie between 0 and 1", got=str(test_share))
@@ -35,9 +36,14 @@ def stratified_split(labels: Any, test_share: float = 0.2, seed: int = 0) -> tup
     for stream, label in enumerate(np.unique(found), 1):
         positions = np.flatnonzero(found == label)
         positions = positions[permutation(len(positions), seed, stream)]
-        cut = round(test_share * len(positions))
+        cut = min(max(round(test_share * len(positions)), 1), len(positions) - 1)
         test.append(positions[:cut])
         train.append(positions[cut:])
+    if not any(map(len, test)):
+        raise AttributeValueError(
+            "stratified_split: a label has rows to train on and to test with", got=f"{found.size} rows of "
+            f"{len(train)} labels", hint="random_split takes rows without labels",
+        )  # fmt: skip
     return _mixed(train, seed), _mixed(test, seed)
 
 

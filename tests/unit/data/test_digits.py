@@ -73,6 +73,20 @@ def test_a_split_loses_and_repeats_nothing() -> None:
         stratified_split(labels, 1.0)
 
 
+def test_each_label_of_two_rows_or_more_is_in_both_parts_of_a_split() -> None:
+    random = np.random.default_rng(0)
+    for share in (0.01, 0.1, 0.5, 0.9, 0.99):
+        sizes = random.integers(1, 12, 40)
+        labels = np.repeat(np.arange(40), sizes)
+        train, test = stratified_split(labels, share)
+        assert sorted([*train, *test]) == list(range(len(labels)))
+        left, right = (np.bincount(labels[part], minlength=40) for part in (train, test))
+        assert (left >= 1).all() and ((right >= 1) == (sizes > 1)).all()
+        assert (np.abs(right - share * sizes) <= 1).all()
+    with pytest.raises(AttributeValueError, match="40 rows of 40 labels"):
+        stratified_split(np.arange(40), 0.2)
+
+
 def test_a_permutation_depends_on_seed_and_stream_only() -> None:
     assert sorted(permutation(100, 1)) == list(range(100))
     assert (permutation(100, 1) == permutation(100, 1)).all()

@@ -76,7 +76,8 @@ def split(config: Config, labels: Array | None, count: int) -> tuple[Array, Arra
     """
     share, seed = config.data["validation"], config.training["seed"]
     if labels is not None:
-        training, held_out = stratified_split(labels, share, seed)
+        several = len(np.unique(labels)) < len(labels)  # rows of a label: one alone is not held out
+        training, held_out = stratified_split(labels, share, seed) if several else (labels, labels[:0])
     else:
         order = permutation(count, seed)
         held_out, training = np.split(order, [round(share * count)])
