@@ -70,8 +70,6 @@ def _collated(rows: Sequence[Any], names: Names, path: Path) -> Any:
         return _sequences(rows, names, path)
     if _is_array(first):
         return _stacked(rows, names, path)
-    if first is None and all(row is None for row in rows):
-        return None
     if first is not None and tree.opened(first) is not None:  # a registered class
         return _registered(rows, names, path)
     raise _unknown(first, names[0], path)
@@ -201,4 +199,24 @@ def _stacked(rows: Sequence[Any], names: Names, path: Path) -> Tensor:
                 got=f"{arrays[0].shape} in sample {names[0]} and {array.shape} in sample {name}",
                 hint="pad them, or give a collate_fn",
             )
-    return tensor(np.stack(arrays))
+    return tensor(np.stack(_exact(arrays, path)))
+
+
+def _exact(arrays: list[np.ndarray[Any, Any]], path: Path) -> list[np.ndarray[Any, Any]]:
+    """Return arrays that stack to a type with all their numbers: whole numbers never become floats.
+
+    Raises: DTypeError where some are negative and others too large for int64.
+    """
+    kinds = {array.dtype for array in arrays}
+    if len(kinds) == 1 or any(kind.kind not in "biu" for kind in kinds):
+        return arrays
+    if np.result_type(*kinds).kind != "f":  # int64 and uint64 make float64
+        return arrays
+    low = min(int(a.min(initial=0)) for a in arrays)
+    high = max(int(a.max(initial=0)) for a in arrays)
+    if low < 0 and high > np.iinfo(np.int64).max:
+        raise DTypeError(
+            f"DataLoader: whole numbers of a batch fit int64 or uint64{_in(path)}", got=f"{low} to {high}",
+            hint="cast them in the data set",
+        )  # fmt: skip
+    return [a.astype(np.int64 if low < 0 else np.uint64) for a in arrays]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stratal.base.errors import ShapeError
+from stratal.base.errors import DTypeError, ShapeError
 from stratal.data.bad_rows import BadRowError
 from stratal.data.collate import default_collate
 from stratal.data.lazy_records import Batch, Record
@@ -183,18 +183,44 @@ class Padded:
         return made
 
     def _column(self, values: Sequence[Any], value: Any, name: str) -> list[Any]:
-        arrays = [np.asarray(v) for v in values]
+        arrays = _of_numbers([np.asarray(v) for v in values])
         longest = max(len(a) for a in arrays)
         length = longest if self.length is None else self.length
         if longest > length:
             raise ShapeError(
                 f"pad: arrays have at most {length} rows", got=f"{longest} in {name}", hint="map cuts them"
             )
-        return [_grown(a, length, value) for a in arrays]
+        made = {dtype: _padding(dtype, value, name) for dtype in {a.dtype for a in arrays}}
+        return [_grown(a, length, made[a.dtype]) for a in arrays]
+
+
+def _of_numbers(arrays: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+    """Return arrays of which those without numbers have the type of the others: an empty list has none."""
+    kinds = {a.dtype for a in arrays if a.size}
+    return [a if a.size or len(kinds) != 1 else a.astype(*kinds) for a in arrays]
 
 
 def _grown(array: np.ndarray[Any, Any], length: int, value: Any) -> np.ndarray[Any, Any]:
     """Return an array with rows of a value behind its own."""
     made = np.full((length, *array.shape[1:]), value, array.dtype)
     made[: len(array)] = array
+    return made
+
+
+def _padding(dtype: np.dtype[Any], value: Any, name: str) -> Any:
+    """Return what to pad arrays of a type with; floats may round it. Raises: DTypeError for another value."""
+    given = np.asarray(value)
+    with np.errstate(all="ignore"):
+        try:
+            made = given.astype(dtype)
+            same = (made == given) | ((made != made) & (given != given))  # NaN and NaT are not themselves
+            if (given.dtype.kind, dtype.kind) in (("f", "f"), ("f", "c"), ("c", "c")):  # which may round
+                same = same | (np.isfinite(made) & np.isfinite(given))
+        except (ValueError, TypeError, OverflowError):
+            same = np.False_
+    if not np.all(same):
+        raise DTypeError(
+            f"pad: {dtype} has the value to pad with", got=f"{value!r} for {name}",
+            hint="another value, or astype in map",
+        )  # fmt: skip
     return made
