@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from stratal.base.errors import AttributeValueError
+from stratal.base.errors import AttributeValueError, DTypeError
 from stratal.data.bad_rows import BadRowError
 from stratal.data.shuffle import span_of
-from stratal.data.sources.columns import Column, checked_positions
+from stratal.data.sources.columns import Column, array_of, checked_positions
+from stratal.data.sources.opening import checked_columns
 from stratal.data.sources.row_columns import columns_of_rows
 
 Connect = Callable[[], Any]
@@ -75,7 +76,7 @@ class SQLTable:
 
     def __getitems__(self, positions: Sequence[int]) -> list[dict[str, Any]]:
         """Return several rows. Raises: BadRowError for one that is no longer there."""
-        return [dict(zip(self._names, row, strict=False)) for row in self._rows(positions)]
+        return [dict(zip(self._names, map(array_of, row), strict=False)) for row in self._rows(positions)]
 
     def columns_at(self, positions: Sequence[int]) -> dict[str, Column]:
         """Return the columns of some rows, as batches have them. Raises: BadRowError for one that is gone."""
@@ -122,7 +123,8 @@ class SQLQuery:
     """The rows of a query, in its order, for pipelines and loaders: an iterable.
 
     Each pass calls `connect()`, executes the query and fetches some rows at a time. The query says ORDER BY,
-    or rows could come in another order each time. Raises: AttributeValueError where it does not.
+    or rows could come in another order each time. Raises: AttributeValueError where it does not, and where
+    two columns have one name.
     """
 
     def __init__(
@@ -138,8 +140,10 @@ class SQLQuery:
         cursor = self._connect().cursor()
         cursor.execute(self.query, self.parameters)
         names = [column[0] for column in cursor.description]
+        checked_columns("SQLQuery", None, names, "AS gives a column another name")
         while rows := cursor.fetchmany(_AT_ONCE):
-            yield from (dict(zip(names, row, strict=True)) for row in rows)
+            for row in _by_position(names, rows):
+                yield dict(zip(names, map(array_of, row), strict=True))
 
 
 def _row_numbers(connection: Any, table: str, key: str) -> range | None:
@@ -165,7 +169,27 @@ def _row_numbers(connection: Any, table: str, key: str) -> range | None:
 def _fetched(connection: Any, query: str, parameters: Any) -> tuple[list[str], list[Any]]:
     cursor = connection.cursor()
     cursor.execute(query, parameters)
-    return [column[0] for column in cursor.description], cursor.fetchall()
+    names = [column[0] for column in cursor.description]
+    return names, _by_position(names, cursor.fetchall())
+
+
+def _by_position(names: Sequence[str], rows: Sequence[Any]) -> list[Any]:
+    """Return rows with their values in the order of columns, also those a connection makes mappings of.
+
+    Raises: DTypeError for rows that are something else.
+    """
+    if not rows:
+        return []
+    first = rows[0]
+    if isinstance(first, Mapping):
+        if not set(names) - set(first):
+            return [tuple(map(row.__getitem__, names)) for row in rows]
+    elif not isinstance(first, str | bytes) and hasattr(first, "__getitem__") and len(first) == len(names):
+        return list(rows)
+    raise DTypeError(
+        "SQL: rows of a connection are sequences or mappings of their columns", got=f"{first!r:.60}",
+        hint="connect() returns a connection without a row factory",
+    )  # fmt: skip
 
 
 def _paramstyle(connection: Any) -> str:
