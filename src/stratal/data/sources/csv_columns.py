@@ -36,6 +36,15 @@ def number(cell: str) -> float:
     return float(cell)
 
 
+def truth(cell: str) -> bool:
+    """Return a cell as true or false, in the words of pandas and Arrow. Raises: ValueError for others."""
+    if cell in ("true", "True", "TRUE", "1"):
+        return True
+    if cell in ("false", "False", "FALSE", "0"):
+        return False
+    raise ValueError(f"{cell!r} is neither true nor false")
+
+
 def whole(cell: str) -> int:
     """Return a cell as an integer. Raises: ValueError, for `1_000`, too, which is Python's alone."""
     if "_" in cell:
@@ -69,6 +78,7 @@ def whole_or_empty(cell: str) -> int | None:
 
 _BLOCK: Final = 1 << 26  # bytes that Arrow parses at once; a longer record is left to Python
 FLOATS: Final = (float, number, whole_or_missing)
+REFUSALS: Final = (ValueError, TypeError, ArithmeticError, LookupError)  # of cells: int8("300"), Decimal("x")
 _SMALL, _LARGEST = 1 << 8, 1 << 53  # whole numbers up to here are those of every float, and of float64
 _INTEGERS: Final = (int, whole)
 
@@ -103,7 +113,7 @@ def arrow_columns(
         if table.num_rows != count:
             return None
         found = {n: _from_arrow(arrow, table.column(n).combine_chunks(), kind) for n, kind in types.items()}
-    except (arrow.ArrowException, KeyError, ValueError, TypeError):
+    except (arrow.ArrowException, *REFUSALS):
         return None
     return None if any(column is None for column in found.values()) else found
 
@@ -174,7 +184,7 @@ def cell_columns(cells: Mapping[str, Sequence[str]], types: Mapping[str, Type]) 
     """Return the columns in `types` of cells; None where a type does not take one."""
     try:
         return {name: _from_cells(cells[name], kind) for name, kind in types.items()}
-    except (ValueError, TypeError):
+    except REFUSALS:
         return None
 
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from stratal.base.dtypes import as_dtype
 from stratal.base.errors import FormatError
 from stratal.data.bad_rows import BadRowError
@@ -17,12 +19,14 @@ from stratal.data.shuffle import span_of
 from stratal.data.sources.columns import CACHE_BYTES, Column, ColumnGroups, checked_positions
 from stratal.data.sources.csv_columns import (
     FLOATS,
+    REFUSALS,
     Type,
     arrow_columns,
     cell_columns,
     cells_of,
     found_type,
     text_cells,
+    truth,
 )
 from stratal.data.sources.lines import Rows, TextRecords
 from stratal.data.sources.opening import Paths, checked_columns, checked_encoding
@@ -40,9 +44,9 @@ class CSV(Rows):
     """The rows of CSV files (RFC 4180), as mappings of columns.
 
     The first line of each file names the columns, unless `names` does. `types` are functions of a cell's
-    text, such as int, float and str; a column that is not named there has the first of int, float and str
-    that takes all cells of the first 1,000 rows. Empty cells of floats are NaN; whole numbers beside empty
-    cells are floats, too, and refused where those would round them.
+    text, such as int, float and str; bool reads true and false, 1 and 0. A column that is not named there has
+    the first of int, float and str that takes all cells of the first 1,000 rows. Empty cells of floats are
+    NaN; whole numbers beside empty cells are floats, too, and refused where those would round them.
     Batches of columns are parsed by groups of rows, which stay in memory up to `cache_bytes`.
     Raises: MissingSourceError, FormatError for no header or one that differs, BadRowError for a row with
     more or fewer cells, or a cell that its type does not take.
@@ -58,7 +62,8 @@ class CSV(Rows):
         self._names = list(names) if names is not None else self._header()
         self._advice = _delimited_otherwise(self._names, delimiter)
         self.columns = checked_columns(self.records.paths[0], columns, self._names, self._advice)
-        self.types: dict[str, Type] = dict(types or {})
+        given = {name: truth if kind in (bool, np.bool_) else kind for name, kind in (types or {}).items()}
+        self.types: dict[str, Type] = given  # bool("False") is True
         checked_columns(self.records.paths[0], list(self.types), self._names, self._advice)
         self.types |= self._found_types([c for c in self.columns if c not in self.types])
         chosen = {name: self.types[name] for name in self.columns}
@@ -107,7 +112,10 @@ class CSV(Rows):
         except (csv.Error, UnicodeDecodeError) as error:
             raise BadRowError(path, number, None, str(error)) from None
         if len(parsed) != 1:
-            raise BadRowError(path, number, None, "a double quote within a cell that has none around it")
+            told = "a double quote within a cell that has none around it"
+            if '"' not in text.getvalue():
+                told = "a carriage return alone, which ends no line: lines end in LF or CR LF"
+            raise BadRowError(path, number, None, told)
         return parsed[0]
 
     def _row_cells(self, path: str, number: int, record: bytes) -> dict[str, str]:
@@ -165,8 +173,10 @@ class CSV(Rows):
         for name in self.columns:
             try:
                 made[name] = self.types[name](cells[name])
-            except (ValueError, TypeError) as error:
-                raise BadRowError(path, number, name, str(error) or repr(cells[name])) from None
+            except REFUSALS as error:
+                told = str(error)
+                reason = told if cells[name] and cells[name] in told else f"{cells[name]!r}: {told}"
+                raise BadRowError(path, number, name, reason) from None
         return made
 
 
