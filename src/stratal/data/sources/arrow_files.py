@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from stratal.base.errors import FormatError
-from stratal.data.sources.columns import CACHE_BYTES, Column, ColumnGroups
+from stratal.data.sources.columns import CACHE_BYTES, Column, ColumnGroups, array_of
 from stratal.data.sources.opening import Paths, checked_columns, opening, paths_of, required
 
 _NUMBERS: Final = {  # Arrow's name of a type: NumPy's
@@ -20,8 +20,8 @@ _NUMBERS: Final = {  # Arrow's name of a type: NumPy's
 class Parquet(ColumnGroups):
     """The rows of Parquet files, one file after the other; reads row groups, and the named columns alone.
 
-    Numbers are NumPy's, of the column's type; texts are Python's, missing values None; lists are arrays, and
-    lists of lists of unequal lengths are lists of arrays.
+    Numbers are NumPy's, of the column's type; texts are Python's, missing values None; lists of numbers are
+    arrays, and lists of lists of unequal lengths are lists of arrays.
     Raises: MissingSourceError, FormatError for what is no Parquet file, MissingExtraError without pyarrow.
     """
 
@@ -152,14 +152,22 @@ def arrow_column(column: Any) -> Column:
         return np.frombuffer(buffer, dtype, len(column), column.offset * dtype.itemsize)
     if column.null_count == 0 and (kind == "bool" or kind.startswith(("date", "timestamp"))):
         return column.to_numpy(zero_copy_only=False)
-    return [_array(v) if isinstance(v, list) else v for v in column.to_pylist()]
+    lists = _number_lists(column, kind)
+    return [array_of(v) for v in column.to_pylist()] if lists is None else lists
 
 
-def _array(values: list[Any]) -> Any:
-    """Return a list as an array; lists of unequal lengths as a list of arrays, a map as a list of pairs."""
-    if any(isinstance(value, tuple) for value in values):
-        return values  # an array of keys and values would be one of texts
-    try:
-        return np.asarray(values)
-    except ValueError:
-        return [_array(v) if isinstance(v, list) else v for v in values]
+def _number_lists(column: Any, kind: str) -> Column | None:
+    """Return lists of numbers as arrays of the numbers' type; None for other columns, and where some is
+    missing.
+    """
+    fixed = kind.startswith("fixed_size_list<")
+    if column.null_count or not (fixed or kind.startswith(("list<", "large_list<"))):
+        return None
+    inner = column.flatten()
+    if inner.null_count or str(inner.type) not in (*_NUMBERS, "bool"):
+        return None
+    values = arrow_column(inner)
+    if fixed:
+        return values.reshape(len(column), column.type.list_size)
+    ends = np.cumsum(arrow_column(column.value_lengths()), dtype=np.int64).tolist()
+    return [values[start:stop] for start, stop in zip([0, *ends], ends, strict=False)]

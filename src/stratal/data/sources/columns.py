@@ -179,9 +179,43 @@ def _chosen(column: Column, rows: Array) -> Column:
 
 
 def _joined(parts: Sequence[Column]) -> Column:
-    """Return parts of a column one after the other; arrays where all are of one dtype."""
+    """Return parts of a column one after the other; arrays where all are of one dtype and shape of row."""
     if len(parts) == 1:
         return parts[0]
-    if all(isinstance(p, np.ndarray) for p in parts) and len({p.dtype for p in parts}) == 1:
+    if all(isinstance(p, np.ndarray) for p in parts) and len({(p.dtype, p.shape[1:]) for p in parts}) == 1:
         return np.concatenate(parts)
     return [value for part in parts for value in part]
+
+
+def array_of(value: Any) -> Any:
+    """Return a list of numbers, or of lists of them of one length, as an array; other lists, and dicts, with
+    such ones within as arrays; any other value as it is.
+    """
+    if type(value) is dict:
+        return {key: array_of(v) for key, v in value.items()}
+    if isinstance(value, np.ndarray) and value.dtype == object:  # of pandas, of a column of Arrow's lists
+        value = value.tolist()
+    if type(value) is not list or any(isinstance(v, tuple) for v in value):
+        return value  # a map of Arrow's is a list of pairs
+    leaf = value
+    while isinstance(leaf, list) and leaf:
+        leaf = leaf[0]
+    if isinstance(leaf, bool | int | float | complex | np.number | np.ndarray | list):
+        try:
+            made = np.asarray(value)
+        except (ValueError, OverflowError):  # of unequal lengths
+            made = np.asarray(None)
+        if made.dtype.kind == "f" and (np.abs(made) >= 1 << 63).any():
+            return _whole(np.asarray(value, object), made)
+        if made.dtype.kind in "biufc":
+            return made
+    return [array_of(v) for v in value]
+
+
+def _whole(values: Array, floats: Array) -> Array:
+    """Return whole numbers of which some do not fit int64 as uint64, for which NumPy takes float64; those
+    that do not fit it either as Python's, which no batch takes.
+    """
+    if not all(type(v) is int for v in values.flat):
+        return floats
+    return values.astype(np.uint64) if min(values.flat) >= 0 and max(values.flat) < 1 << 64 else values

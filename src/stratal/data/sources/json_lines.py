@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from stratal.data.bad_rows import BadRowError
+from stratal.data.sources.columns import array_of
 from stratal.data.sources.lines import Rows, TextRecords
 from stratal.data.sources.opening import Paths
 
 
 class JSONLines(Rows):
     """The values of JSON lines files; with `columns`, objects with these alone. Blank lines are none.
+
+    Lists of numbers in objects are arrays: int64, or float64 where one is no whole number.
 
     Raises: MissingSourceError; BadRowError for a line that is no JSON, or an object without a column.
     """
@@ -28,8 +31,8 @@ class JSONLines(Rows):
         except (ValueError, RecursionError) as error:
             raise BadRowError(path, number, None, str(error)) from None
         if self.columns is None:
-            return value
+            return array_of(value) if isinstance(value, dict) else value  # a list is a row without names
         for name in self.columns:
             if not isinstance(value, dict) or name not in value:
                 raise BadRowError(path, number, name, "the line is no object with this column")
-        return {name: value[name] for name in self.columns}
+        return {name: array_of(value[name]) for name in self.columns}

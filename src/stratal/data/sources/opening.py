@@ -52,7 +52,12 @@ def paths_of(what: str, paths: Paths) -> list[str]:
 def checked_columns(
     what: str, wanted: Sequence[str] | None, there: Sequence[str], hint: str = ""
 ) -> list[str]:
-    """Return the columns to read, all where none are named. Raises: AttributeValueError for others."""
+    """Return the columns to read, all where none are named. Raises: AttributeValueError for others, and where
+    two have one name.
+    """
+    if len(set(there)) < len(there):
+        twice = next(name for name in there if list(there).count(name) > 1)
+        raise AttributeValueError(f"{what}: columns have different names", got=f"two {twice!r}", hint=hint)
     if wanted is None:
         return list(there)
     if unknown := [name for name in wanted if name not in there]:

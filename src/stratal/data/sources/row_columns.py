@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from stratal.base.dtypes import as_dtype
-from stratal.data.sources.columns import Column
+from stratal.data.sources.columns import Column, array_of
 
 _VERSION: Final = 2  # of the format: later ones refer to what came before
 _HEAD: Final = 5  # bytes: the tag and the length of a sequence
@@ -25,7 +25,7 @@ _PACKED: Final[dict[Any, tuple[int, str]]] = {float: (ord("g"), "<f8"), int: (or
 
 def columns_of_rows(rows: Sequence[Sequence[Any]]) -> list[Column]:
     """Return the columns of rows, as batches have them: floats, and integers of 32 bits (int64), as arrays;
-    a column of anything else as it is.
+    a column of anything else as it is, in which lists of numbers are arrays.
     """
     if not rows:
         return []
@@ -33,7 +33,11 @@ def columns_of_rows(rows: Sequence[Sequence[Any]]) -> list[Column]:
     if found is not None:
         return found
     columns = list(zip(*rows, strict=True))
-    return [column if (f := _packed(column, column[:1], 0)) is None else f[0] for column in columns]
+    packed = [_packed(column, column[:1], 0) for column in columns]
+    return [
+        list(map(array_of, column)) if found is None else found[0]
+        for column, found in zip(columns, packed, strict=True)
+    ]
 
 
 def _packed(rows: Any, first: Sequence[Any], head: int) -> list[Column] | None:
