@@ -44,8 +44,11 @@ class ConfusionMatrix(Metric):
         super().__init__()
 
     def start(self) -> dict[str, Any]:
-        readings = np.zeros((2, *self._shape()), np.int64)  # of scores as probabilities, and as logits
-        return {"matrix": readings, "outside": 0}
+        return {"matrix": np.zeros((self._readings(), *self._shape()), np.int64), "outside": 0}
+
+    def _readings(self) -> int:
+        """Return how many ways scores are read: as probabilities, and as logits, where that differs."""
+        return 1 if self.task == "multiclass" else 2
 
     def _shape(self) -> tuple[int, int, int]:
         return self.num_labels, self.num_classes, self.num_classes
@@ -66,7 +69,7 @@ class ConfusionMatrix(Metric):
                 self._check_numbers(np.moveaxis(p, 1, -1)[counted])
             readings = [best]
         matrices = [self._counted(self._labels("preds", reading), t, counted) for reading in readings]
-        return {"matrix": np.stack(matrices * (2 // len(matrices))), "outside": outside}
+        return {"matrix": np.stack(matrices * (self._readings() // len(matrices))), "outside": outside}
 
     def _check_numbers(self, scores: Array) -> None:
         if scores.dtype.kind == "f" and np.any(np.isnan(scores)):
@@ -108,7 +111,7 @@ class ConfusionMatrix(Metric):
 
     def matrix(self, state: dict[str, Any]) -> Array:
         """Return the counts [labels, classes, classes]: those of logits where a score was no probability."""
-        return np.asarray(state["matrix"][int(state["outside"] > 0)])
+        return np.asarray(state["matrix"][-1 if state["outside"] > 0 else 0])
 
 
 def outside_of_probabilities(scores: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import sqlite3
 from decimal import Decimal
@@ -58,8 +59,11 @@ def _source(kind: str, folder: Path, name: str, values: list[Any]) -> Any:
     if kind in ("json", "sqlite", "query", "pandas"):
         return _untyped(kind, folder, values)
     pa = pytest.importorskip("pyarrow")
-    table = pa.table({"a": pa.array(values, _arrow_type(name))})
-    path = folder / "a"
+    return _table_source(kind, folder, pa.table({"a": pa.array(values, _arrow_type(name))}))
+
+
+def _table_source(kind: str, folder: Path, table: Any) -> Any:
+    pa, path = pytest.importorskip("pyarrow"), folder / "a"
     if kind == "parquet":
         pytest.importorskip("pyarrow.parquet").write_table(table, path, row_group_size=2)
         return Parquet(path)
@@ -292,3 +296,20 @@ def test_what_arrays_are_padded_with_is_in_them_or_refused(dtype: str, good: Any
         for made in (Pipeline(rows).batch(2, pad=value), Pipeline(rows).pad(3, value)):
             with pytest.raises(DTypeError, match=f"pad: {dtype} has the value"):
                 list(made)
+
+
+@pytest.mark.parametrize("kind", TYPED)
+@pytest.mark.parametrize("name", ["timestamp", "date", "duration", "time", "decimal"])
+def test_dates_and_decimals_never_pass_for_numbers(kind: str, name: str, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    day = datetime.datetime(2020, 1, 2, 3, 4)
+    value, type_ = {
+        "timestamp": (day, pa.timestamp("ns")), "date": (day.date(), pa.date32()),
+        "duration": (datetime.timedelta(1), pa.duration("ns")), "time": (day.time(), pa.time64("us")),
+        "decimal": (Decimal("1.5"), pa.decimal128(5, 2)),
+    }[name]  # fmt: skip
+    table = pa.table({"a": pa.array([value] * 2, type_)})
+    source = _table_source(kind, tmp_path, table)
+    for pipeline in (Pipeline(source), Pipeline(source).map(_same)):
+        with pytest.raises(DTypeError):
+            list(pipeline.batch(2))

@@ -17,6 +17,7 @@ from stratal.data.shuffle import span_of
 Array = np.ndarray[Any, Any]
 Column = Any  # an array, or a sequence of values that are none
 CACHE_BYTES: Final = 1 << 30
+_NESTED: Final = frozenset((list, dict, np.ndarray))
 
 
 class ColumnGroups:
@@ -191,9 +192,11 @@ def array_of(value: Any) -> Any:
     """Return a list of numbers, or of lists of them of one length, as an array; other lists, and dicts, with
     such ones within as arrays; any other value as it is.
     """
+    if type(value) not in _NESTED:
+        return value
     if type(value) is dict:
         return {key: array_of(v) for key, v in value.items()}
-    if isinstance(value, np.ndarray) and value.dtype == object:  # of pandas, of a column of Arrow's lists
+    if type(value) is np.ndarray and value.dtype == object:  # of pandas, of a column of Arrow's lists
         value = value.tolist()
     if type(value) is not list or any(isinstance(v, tuple) for v in value):
         return value  # a map of Arrow's is a list of pairs

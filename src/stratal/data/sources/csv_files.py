@@ -175,7 +175,7 @@ class CSV(Rows):
                 made[name] = self.types[name](cells[name])
             except REFUSALS as error:
                 told = str(error)
-                reason = told if cells[name] and cells[name] in told else f"{cells[name]!r}: {told}"
+                reason = told if repr(cells[name]) in told else f"{cells[name]!r}: {told}"
                 raise BadRowError(path, number, name, reason) from None
         return made
 

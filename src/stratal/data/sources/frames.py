@@ -12,7 +12,7 @@ from stratal.data.sources.arrow_files import arrow_column
 from stratal.data.sources.columns import Column, ColumnGroups, array_of
 from stratal.data.sources.opening import checked_columns
 
-_NUMBERS: Final = "biufcM"
+_NUMBERS: Final = "biufcMm"
 
 
 class Frame(ColumnGroups):
