@@ -173,7 +173,10 @@ class Padded:
         return self.collate(self.padded(rows))
 
     def padded(self, rows: list[Any]) -> list[Any]:
-        """Return the rows with their fields padded. Raises: ShapeError where one is longer than `length`."""
+        """Return the rows with their fields padded.
+
+        Raises: ShapeError where one is longer than `length`, DTypeError where its type has no such value.
+        """
         if not isinstance(self.fields, Mapping):
             return self._column(rows, self.fields, "an element")
         made = [dict(row) for row in rows]
@@ -195,9 +198,9 @@ class Padded:
 
 
 def _of_numbers(arrays: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-    """Return arrays of which those without numbers have the type of the others: an empty list has none."""
-    kinds = {a.dtype for a in arrays if a.size}
-    return [a if a.size or len(kinds) != 1 else a.astype(*kinds) for a in arrays]
+    """Return arrays of which those without numbers have the type of another: an empty list has none."""
+    kind = next((a.dtype for a in arrays if a.size), None)
+    return [a if a.size or kind is None else a.astype(kind) for a in arrays]
 
 
 def _grown(array: np.ndarray[Any, Any], length: int, value: Any) -> np.ndarray[Any, Any]:

@@ -57,6 +57,8 @@ def test_arrays_are_padded_to_the_longest_of_a_batch_or_to_a_length() -> None:
     (batch,) = Pipeline(rows).batch(3, pad={"tokens": 9})
     assert batch["tokens"].tolist() == [[1, 9, 9], [1, 2, 3], [1, 2, 9]]
     assert batch["label"].tolist() == [1, 3, 2]
+    (batch,) = Pipeline([[], [1 << 60], np.ones(2, np.int32)]).batch(3, pad=0)  # an empty list has no type
+    assert batch.tolist() == [[0, 0], [1 << 60, 0], [1, 1]] and str(batch.dtype) == "i64"
     (batch,) = Pipeline([[1], [1, 2]]).batch(2, pad=0)
     assert batch.tolist() == [[1, 0], [1, 2]]
     assert [x.tolist() for x in Pipeline([[1], [1, 2]]).pad(3)] == [[1, 0, 0], [1, 2, 0]]
