@@ -19,14 +19,18 @@ Given = Mapping[str, Any] | Sequence[Any] | None
 
 
 class MeanOf(MeanMetric):
-    """The mean over samples of a function of outputs and targets that returns the mean of a batch."""
+    """The mean over samples of a function of outputs and targets that returns the mean of a batch.
+
+    `rows` is how many samples the batch has; targets that are one tensor say so themselves, trees do not.
+    """
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         self.function = function
         super().__init__()
 
-    def batch(self, preds: Any, target: Any) -> dict[str, Any]:  # type: ignore[override]  # a pair for a value
-        return super().batch(np.asarray(self.function(preds, target)), len(target))
+    def batch(self, preds: Any, target: Any, rows: int) -> dict[str, Any]:  # type: ignore[override]
+        own = isinstance(target, Tensor) and target.ndim
+        return super().batch(np.asarray(self.function(preds, target)), len(target) if own else rows)
 
 
 class MetricSet(Mapping[str, Metric]):
@@ -70,10 +74,10 @@ class MetricSet(Mapping[str, Metric]):
     def __len__(self) -> int:
         return len(self.members)
 
-    def update(self, outputs: Any, target: Any) -> None:
-        """Add a batch to all."""
+    def update(self, outputs: Any, target: Any, rows: int) -> None:
+        """Add a batch of so many samples to all."""
         for metric in self.members.values():
-            metric.update(outputs, target)
+            metric.update(outputs, target, *([rows] if isinstance(metric, MeanOf) else []))
 
     def reset(self) -> None:
         """Forget all batches."""

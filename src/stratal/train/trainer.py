@@ -251,7 +251,7 @@ class Trainer:
                     "fit: metrics need the outputs of a step of your own", got="a step that returns the loss",
                     hint="return loss, outputs",
                 )  # fmt: skip
-            self.metrics.update(outputs, pair_of("fit", batch)[1])
+            self.metrics.update(outputs, pair_of("fit", batch)[1], rows)
         return loss
 
     def _located(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -292,8 +292,9 @@ class Trainer:
             for batch in batches.one_pass():
                 x, y = pair_of(batches.name, batch)
                 outputs, loss, divisor = self._evaluated(x, y)
-                found.add(loss, divisor, rows_of(batch))
-                metrics.update(outputs, y)
+                rows = rows_of(batch)
+                found.add(loss, divisor, rows)
+                metrics.update(outputs, y, rows)
         if not found.rows:
             raise AttributeValueError(f"{batches.name}: the data gave no batch")
         return {**({} if self.loss is None else {"loss": found.mean()}), **metrics.results()}

@@ -11,7 +11,7 @@ import pytest
 from trained import X, Y, small
 
 import stratal as st
-from stratal import nn
+from stratal import nn, optim
 from stratal.train import Trainer
 
 F = nn.functional
@@ -55,3 +55,34 @@ def test_a_set_in_which_nothing_counts_has_no_loss_and_two_divisors_are_weighed_
     scores, y = st.tensor(trainer.predict(X)), st.tensor(Y)
     parts = [float(both(scores[k : k + 35], y[k : k + 35])) for k in (0, 35)]
     assert trainer.evaluate((X, Y), batch_size=35)["loss"] == pytest.approx(sum(parts) / 2, rel=1e-5)
+
+
+def right(out: Any, y: Any) -> Any:
+    """Return the share of right classes: the mean of a batch."""
+    return (out.argmax(1) == y).float().mean()
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(
+    ("targets", "y_of"),
+    [
+        (Y, lambda t: t),
+        ((Y, ROWS), lambda t: t[0]),
+        ({"class": Y}, lambda t: t["class"]),
+        ({"of": ({"class": Y}, X)}, lambda t: t["of"][0]["class"]),
+    ],
+    ids=["array", "tuple", "dict", "tree"],
+)
+def test_functions_as_metrics_are_means_over_samples_of_targets_of_any_structure(
+    targets: Any, y_of: Callable[[Any], Any], compiled: bool
+) -> None:
+    net = small()
+    trainer = Trainer(
+        net, loss=lambda out, t: F.cross_entropy(out, y_of(t)),
+        optimizer=optim.SGD(net.parameters(), lr=0.0), metrics={"right": lambda out, t: right(out, y_of(t))},
+        compiled=compiled,
+    )  # fmt: skip
+    whole = float((np.asarray(trainer.predict(X)).argmax(1) == Y).mean())
+    history = trainer.fit((X, targets), batch_size=64, shuffle=False, validation=(X, targets))
+    assert [*history["right"], *history["validation_right"]] == pytest.approx([whole, whole])
+    assert trainer.evaluate((X, targets), batch_size=69)["right"] == pytest.approx(whole)
