@@ -22,6 +22,8 @@ from typing import Any, Final, Protocol
 from stratal.base.errors import AttributeValueError, DTypeError
 from stratal.formats.files import write_atomically
 from stratal.nn.module import Module
+from stratal.optim import Optimizer
+from stratal.optim.grad_scaler import GradScaler
 from stratal.optim.lr_scheduler import ReduceLROnPlateau
 from stratal.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from stratal.tensor.capture import compile as compile_function
@@ -57,19 +59,32 @@ def checked_callbacks(callbacks: Sequence[Any]) -> list[Any]:
         if isinstance(callback, type):
             raise DTypeError("Trainer: a callback is an object", got=f"the class {callback.__name__}",
                              hint=f"{callback.__name__}(..)")  # fmt: skip
-        if not any(hasattr(callback, name) for name in (*EVENTS, "state_dict")) and not any(
-            name.startswith("on_") for name in dir(callback)
-        ):
+        named = [name for name in dir(callback) if name.startswith("on_")]
+        if not named and (unfit := _what_else(callback)):
             raise DTypeError("Trainer: a callback has some of the methods that fit calls",
-                             got=f"{callback!r:.60}", hint=f"there are {', '.join(EVENTS)}")  # fmt: skip
-        for name in dir(callback):
-            if name.startswith("on_") and name not in EVENTS:
+                             got=f"{callback!r:.60}", hint=unfit)  # fmt: skip
+        for name in named:
+            if name not in EVENTS:
                 near = get_close_matches(name, EVENTS, 1)
                 raise AttributeValueError(
                     f"{type(callback).__name__}: an event that fit does not have", got=name,
                     hint=f"did you mean {near[0]}?" if near else f"there are {', '.join(EVENTS)}",
                 )  # fmt: skip
     return list(callbacks)
+
+
+def _what_else(given: Any) -> str:
+    """Return what to do with an object that has no event's method; nothing where it holds state that goes
+    into checkpoints. What steps or computes would be there for that alone, and do nothing.
+    """
+    name = type(given).__name__
+    if isinstance(given, Optimizer | GradScaler | Module):
+        return "the Trainer takes the net, and its optimizer= once; other state: a class with state_dict"
+    if hasattr(given, "step"):
+        return f"Schedule({name}(..)) moves a scheduler on, per epoch or per step"
+    if hasattr(given, "state_dict") and hasattr(given, "load_state_dict"):
+        return ""
+    return f"there are {', '.join(EVENTS)}"
 
 
 def monitored(row: Mapping[str, float], name: str, who: str) -> float:

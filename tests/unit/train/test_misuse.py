@@ -18,6 +18,15 @@ def other(**options: Any) -> Trainer:
     return trainer_of(small(), **options)
 
 
+def a_scheduler(trainer: Trainer) -> Any:
+    return optim.lr_scheduler.StepLR(trainer.optimizer, 1)
+
+
+class HalfHolder:
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+
 @pytest.mark.parametrize(
     ("call", "message", "hint"),
     [
@@ -33,6 +42,10 @@ def other(**options: Any) -> Trainer:
         (lambda t: other(callbacks=EarlyStopping()), "callbacks is a list", "[callback]"),
         (lambda t: other(callbacks=[EarlyStopping]), "a callback is an object", "EarlyStopping(..)"),
         (lambda t: other(callbacks=[lambda: None]), "a callback has some of the methods", "on_epoch_end"),
+        (lambda t: other(callbacks=[a_scheduler(t)]), "a callback has some of", "Schedule(StepLR("),
+        (lambda t: other(callbacks=[t.net]), "a callback has some of", "takes the net"),
+        (lambda t: other(callbacks=[t.optimizer]), "a callback has some of the methods", "optimizer="),
+        (lambda t: other(callbacks=[HalfHolder()]), "a callback has some of the methods", "on_epoch_end"),
         (lambda t: other(metrics=st.metrics.MeanMetric()), "metrics is a list", "[metric]"),
         (lambda t: other(scheduler=3), "an option it does not have", "Schedule("),
         (lambda t: other(gradient_clip_val=3), "an option it does not have", "clip_norm"),
