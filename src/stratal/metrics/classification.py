@@ -138,6 +138,7 @@ class Averaged(ConfusionMatrix):
     gives one value per class.
     """
 
+    higher_is_better = True
     usual: ClassVar[str] = "micro"
 
     def __init__(
@@ -244,6 +245,7 @@ class HammingDistance(Accuracy):
     torchmetrics has it); "micro" is 1 - `Accuracy`.
     """
 
+    higher_is_better = False
     usual = "macro"
 
     def score(self, hit: Array, predicted: Array, true: Array, count: Array) -> Array:
@@ -252,6 +254,8 @@ class HammingDistance(Accuracy):
 
 class ExactMatch(ConfusionMatrix):
     """The share of rows all of whose labels, or classes along the other axes, are right."""
+
+    higher_is_better = True
 
     def start(self) -> dict[str, Any]:
         return {"right": np.zeros(2, np.int64), "rows": 0, "outside": 0}  # as probabilities, as logits
@@ -273,6 +277,8 @@ class ExactMatch(ConfusionMatrix):
 class MatthewsCorrCoef(ConfusionMatrix):
     """The correlation of true and predicted classes, 0 where either never varies. See: Gorodkin 2004."""
 
+    higher_is_better = True
+
     def value(self, state: dict[str, Any]) -> Any:
         matrix = self.matrix(state).sum(0).astype(np.float64)
         predicted, true, count = matrix.sum(0), matrix.sum(1), matrix.sum()
@@ -286,6 +292,8 @@ class CohenKappa(ConfusionMatrix):
     `weights`: how much a disagreement of classes i and j counts: 1 (None), |i - j| ("linear") or its square
     ("quadratic").
     """
+
+    higher_is_better = True
 
     def __init__(self, task: str, *, weights: str | None = None, **options: Any) -> None:
         if weights not in ("linear", "quadratic", "none", None):

@@ -54,6 +54,7 @@ def _function(name: str, metric: type[Metric]) -> Callable[..., Any]:
     function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter("preds", first), inspect.Parameter("target", first), *own]
     )
+    function.higher_is_better = metric.higher_is_better  # type: ignore[attr-defined]
     function.__name__ = function.__qualname__ = name
     function.__module__ = __name__
     function.__doc__ = f"Return of one batch: {(metric.__doc__ or '').strip()}"

@@ -21,8 +21,11 @@ class Metric:
     """Base of every metric: `update` with each batch, then `compute` the value over all.
 
     A subclass gives `start`, the sums before the first batch by name, and `batch`, what one batch adds.
-    Calling a metric updates it and returns the value of that batch alone.
+    Calling a metric updates it and returns the value of that batch alone. `higher_is_better` says which way
+    its value improves, None where that is not known; what monitors the metric goes by it.
     """
+
+    higher_is_better: bool | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

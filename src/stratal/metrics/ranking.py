@@ -89,6 +89,8 @@ def curve(scores: Array, bits: Array) -> tuple[Array, Array, Array]:
 class AUROC(Ranking):
     """The probability that a true one scores above a false one, a tie counts half; NaN without both kinds."""
 
+    higher_is_better = True
+
     def one(self, hits: Array, misses: Array) -> float:
         if not hits.size or not hits[-1] or not misses[-1]:
             return float("nan")
@@ -98,6 +100,8 @@ class AUROC(Ranking):
 
 class AveragePrecision(Ranking):
     """The mean of precision over recall, one step per distinct score; NaN where no target is 1."""
+
+    higher_is_better = True
 
     def one(self, hits: Array, misses: Array) -> float:
         if not hits.size or not hits[-1]:

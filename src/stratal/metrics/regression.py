@@ -28,6 +28,8 @@ class MeanMetric(Metric):
 class MeanError(MeanMetric):
     """The mean of a function of predictions and targets."""
 
+    higher_is_better = False
+
     def error(self, preds: Array, target: Array) -> Array:
         """Return the error of each element."""
         raise NotImplementedError
@@ -98,6 +100,8 @@ class Kept(Metric):
 class Explained(Kept):
     """1 - an error over a variance, of several outputs as `multioutput` says: mean, by variance, or each."""
 
+    higher_is_better = True
+
     def __init__(self, multioutput: str = "uniform_average") -> None:
         if multioutput not in ("raw_values", "uniform_average", "variance_weighted"):
             raise AttributeValueError(
@@ -137,6 +141,8 @@ class ExplainedVariance(Explained):
 class PearsonCorrCoef(Kept):
     """The correlation of predictions and targets; NaN where either does not vary."""
 
+    higher_is_better = True
+
     def columns(self, preds: Array, target: Array) -> Array:
         p, t = preds - preds.mean(0), target - target.mean(0)
         under = np.sqrt((p * p).sum(0) * (t * t).sum(0))
@@ -157,6 +163,8 @@ def _ranks(x: Array) -> Array:
 
 class CosineSimilarity(Metric):
     """The cosine of the angle between rows of predictions and targets: "sum", "mean" or "none" of them."""
+
+    higher_is_better = True
 
     def __init__(self, reduction: str | None = "sum") -> None:
         if reduction not in ("sum", "mean", "none", None):

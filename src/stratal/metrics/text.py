@@ -15,6 +15,8 @@ from stratal.metrics.metric import Metric, ratio
 class Perplexity(Metric):
     """exp of the mean negative log-likelihood of the target words; logits [..., words], targets [...]."""
 
+    higher_is_better = False
+
     def __init__(self, ignore_index: int | None = None) -> None:
         self.ignore_index = ignore_index
         super().__init__()
@@ -67,6 +69,8 @@ class BLEUScore(Metric):
     `preds` are texts, `target` a list of references for each. `smooth` adds 1 to counts of runs of two words
     and more. See: Papineni et al., 2002.
     """
+
+    higher_is_better = True
 
     def __init__(self, n_gram: int = 4, smooth: bool = False, weights: Sequence[float] | None = None) -> None:
         if n_gram < 1 or (weights is not None and len(weights) != n_gram):
@@ -123,6 +127,8 @@ def _edits(first: Sequence[str], second: Sequence[str]) -> int:
 
 class WordErrorRate(Metric):
     """How many words must be changed, over those of the targets; infinite where these have none."""
+
+    higher_is_better = False
 
     def start(self) -> dict[str, Any]:
         return {"edits": 0, "count": 0}

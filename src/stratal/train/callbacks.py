@@ -28,7 +28,8 @@ from stratal.optim.lr_scheduler import ReduceLROnPlateau
 from stratal.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from stratal.tensor.capture import compile as compile_function
 from stratal.tensor.tensor import Tensor
-from stratal.train.history import History, Row, Running, column_like
+from stratal.train.history import History, Row, Running
+from stratal.train.monitored import Monitor, monitored
 
 EVENTS: Final = ("on_fit_begin", "on_epoch_begin", "on_step_end", "on_epoch_end", "on_fit_end")
 
@@ -87,47 +88,16 @@ def _what_else(given: Any) -> str:
     return f"there are {', '.join(EVENTS)}"
 
 
-def monitored(row: Mapping[str, float], name: str, who: str) -> float:
-    """Return a column of a row. Raises: AttributeValueError."""
-    _check_column(list(row), name, who)
-    return float(row[name])
-
-
-def check_monitored(columns: Sequence[str], callbacks: Sequence[Any], checkpoints: Any) -> None:
-    """Check that the history will have what is monitored, where no callback of others may add to it.
-
-    Raises: AttributeValueError.
-    """
-    if all(type(c).__module__.startswith("stratal.") for c in callbacks if hasattr(c, "on_epoch_end")):
-        for watching in (*callbacks, checkpoints):
-            if (name := getattr(watching, "monitored_column", None)) is not None:
-                _check_column(columns, name, type(watching).__name__)
-
-
-def _check_column(columns: Sequence[str], name: str, who: str) -> None:
-    if name not in columns:
-        raise AttributeValueError(
-            f"{who}: monitors a column that the history does not have", got=name,
-            hint=column_like(name, columns),
-        )  # fmt: skip
-
-
-def sign_of(mode: str, who: str) -> float:
-    """Return 1 for values that should fall, -1 for those that should rise. Raises: AttributeValueError."""
-    if mode not in ("min", "max"):
-        raise AttributeValueError(f'{who}: mode is "min" or "max"', got=repr(mode))
-    return 1.0 if mode == "min" else -1.0
-
-
 class EarlyStopping:
     """Stops when a column has not improved by more than `min_delta` for `patience` epochs.
 
-    With `restore_best` the net has the weights of its best epoch afterwards.
+    With `restore_best` the net has the weights of its best epoch afterwards. `mode` is "min" for a loss and
+    else that of the metric that is monitored; of others it must be given.
     """
 
     def __init__(
         self, monitor: str = "validation_loss", *, patience: int = 3, min_delta: float = 0.0,
-        mode: str = "min", restore_best: bool = False,
+        mode: str | None = None, restore_best: bool = False,
     ) -> None:  # fmt: skip
         if patience < 1 or min_delta < 0:
             raise AttributeValueError(
@@ -137,7 +107,7 @@ class EarlyStopping:
         self.monitor, self.patience, self.min_delta = monitor, patience, min_delta
         self.restore_best = restore_best
         self.monitored_column = monitor
-        self._sign = sign_of(mode, "EarlyStopping")
+        self._monitor = Monitor(monitor, mode, "EarlyStopping")
         self.best, self.waited = math.inf, 0
         self._weights: dict[str, Tensor] | None = None
 
@@ -147,7 +117,7 @@ class EarlyStopping:
 
     def on_epoch_end(self, trainer: Training, row: Row) -> None:
         """Compare the row with the best."""
-        value = self._sign * monitored(row, self.monitor, "EarlyStopping")
+        value = self._monitor.sign() * self._monitor.of(row)
         if value < self.best - self.min_delta:
             self.best, self.waited = value, 0
             if self.restore_best:

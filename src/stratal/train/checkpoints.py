@@ -7,6 +7,7 @@ Those in shards are folders `step-000000120.shards` (`formats.shards`), complete
     checkpoints   {file name: monitored value, or None} of all that stand when this one is written
     trainer       net, optimizer, scaler, callbacks, metrics, generators, epoch, steps, history
     feeds         where each source of data stands
+    mode          which way the monitored column improves, "min" or "max"; older files have none
     provenance    versions, digests of the step's programs; older files have none
 
 One is written on a thread of its own, from a copy of the state: to a draft, which is synced and renamed
@@ -33,13 +34,14 @@ from stratal.formats.files import FileWriteError, MissingFileError, writing
 from stratal.formats.manifest import MANIFEST
 from stratal.formats.shards import checked_limit
 from stratal.train.background import Background, copied
-from stratal.train.callbacks import monitored, sign_of
 from stratal.train.history import Row
+from stratal.train.monitored import Monitor
 
 _FORMAT: Final = 1
 _SHARDS: Final = ".shards"
 _NAME: Final = re.compile(rf"step-(\d{{9,18}})({re.escape(SINGLE_FILE)}|{re.escape(_SHARDS)})")
-_PARTS: Final = {"format", "stratal", "checkpoints", "trainer", "feeds", "provenance"}
+_PARTS: Final = {"format", "stratal", "checkpoints", "trainer", "feeds"}
+_NEWER: Final = {"provenance", "mode"}
 
 
 class DamagedCheckpointWarning(UserWarning):
@@ -60,6 +62,7 @@ class Ranks(Protocol):
 class CheckpointManager:
     """Keeps the last `keep_last` checkpoints of a run, and the `keep_best` best by a column of the history.
 
+    `mode` is "min" for a loss and else that of the metric that is monitored; of others it must be given.
     One is written at the end of each epoch, and after every `every` updates where that is given, while
     training goes on; the next one waits for it. A folder has the checkpoints of one run.
     With `shard_bytes` a checkpoint is a folder with files of at most so many bytes each, but for a tensor
@@ -69,7 +72,7 @@ class CheckpointManager:
 
     def __init__(
         self, folder: str | Path, *, keep_last: int = 2, keep_best: int = 0, every: int | None = None,
-        monitor: str = "validation_loss", mode: str = "min", shard_bytes: int | None = None,
+        monitor: str = "validation_loss", mode: str | None = None, shard_bytes: int | None = None,
         ranks: Ranks | None = None,
     ) -> None:  # fmt: skip
         if keep_last < 1 or keep_best < 0 or (every is not None and every < 1):
@@ -81,7 +84,7 @@ class CheckpointManager:
         self.keep_last, self.keep_best, self.every, self.monitor = keep_last, keep_best, every, monitor
         self.shard_bytes, self.ranks = checked_limit(shard_bytes), ranks
         self.monitored_column = monitor if keep_best else None
-        self._sign = sign_of(mode, "CheckpointManager")
+        self._monitor = Monitor(monitor, mode, "CheckpointManager")
         self._values: dict[str, float | None] = {}
         self._writing = Background()
 
@@ -121,7 +124,11 @@ class CheckpointManager:
     def best(self) -> Path:
         """Return the path of the best checkpoint by the monitored column. Raises: MissingFileError."""
         self.wait()
-        values = self._values or self.load()["checkpoints"]
+        values = self._values
+        if not values:
+            state = self.load()
+            values = state["checkpoints"]
+            self._monitor.mode = self._monitor.mode or state.get("mode")
         ranked = self._ranked(values)
         if not ranked:
             raise MissingFileError(
@@ -175,9 +182,10 @@ class CheckpointManager:
         path = self.folder / f"step-{state['trainer']['steps']:09d}{suffix}"
         value = None
         if self.keep_best and row is not None:
-            value = monitored(row, self.monitor, "CheckpointManager")
+            value = self._monitor.of(row)
         kept = self._kept({**self._values, path.name: value})
-        whole = copied({"format": _FORMAT, "stratal": VERSION, "checkpoints": kept, **state})
+        by = {"mode": self._monitor.mode} if self._monitor.mode else {}
+        whole = copied({"format": _FORMAT, "stratal": VERSION, "checkpoints": kept, **by, **state})
         if self.ranks is not None:  # collectives of a thread beside training would meet its own
             self._write(path, whole)
         else:
@@ -221,12 +229,15 @@ class CheckpointManager:
 
     # -- which are kept --------------------------------------------------------------------------------------
     def _ranked(self, values: Mapping[str, float | None]) -> list[str]:
-        known = {name: self._sign * v for name, v in values.items() if v is not None and not math.isnan(v)}
+        known = {name: v for name, v in values.items() if v is not None and not math.isnan(v)}
+        if len(known) > 1:
+            known = {name: self._monitor.sign() * v for name, v in known.items()}
         return sorted(known, key=lambda name: (known[name], _steps(name)))
 
     def _kept(self, values: Mapping[str, float | None]) -> dict[str, float | None]:
         names = sorted(values, key=_steps)
-        chosen = {*names[-self.keep_last :], *self._ranked(values)[: self.keep_best]}
+        best = self._ranked(values)[: self.keep_best] if self.keep_best else []
+        chosen = {*names[-self.keep_last :], *best}
         return {name: values[name] for name in names if name in chosen}
 
     def _remove_all_but(self, kept: Collection[str]) -> None:
@@ -251,6 +262,6 @@ def _steps(name: str) -> int:
 
 def _checked(state: Any, name: str) -> dict[str, Any]:
     """Return what is a checkpoint. Raises: FormatError."""
-    if not isinstance(state, dict) or {*state, "provenance"} != _PARTS or state["format"] != _FORMAT:
+    if not isinstance(state, dict) or {*state} - _NEWER != _PARTS or state["format"] != _FORMAT:
         raise FormatError(f"{name}: not a checkpoint of a Trainer", hint="st.load reads other files")
     return state

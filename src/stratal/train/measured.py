@@ -14,6 +14,7 @@ from stratal.base.errors import AttributeValueError, DTypeError
 from stratal.metrics import MeanMetric, Metric
 from stratal.tensor.tensor import Tensor
 from stratal.train.history import TIMES
+from stratal.train.monitored import higher_is_better
 
 Given = Mapping[str, Any] | Sequence[Any] | None
 
@@ -26,6 +27,7 @@ class MeanOf(MeanMetric):
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         self.function = function
+        self.higher_is_better = higher_is_better(function)
         super().__init__()
 
     def batch(self, preds: Any, target: Any, rows: int) -> dict[str, Any]:  # type: ignore[override]

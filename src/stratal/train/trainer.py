@@ -16,13 +16,14 @@ from stratal.tensor.capture import compile as compile_function
 from stratal.tensor.capture.compiled import Compiled
 from stratal.tensor.functions.shapes import concat
 from stratal.tensor.tensor import Tensor
-from stratal.train.callbacks import Schedule, check_monitored, checked_callbacks
+from stratal.train.callbacks import Schedule, checked_callbacks
 from stratal.train.evaluation import Evaluating, MeanLoss, forward_of, modes_of, restore_modes
 from stratal.train.feeding import Batches, inputs_of, is_rows, pair_of, rows_of
 from stratal.train.finite import NonFiniteError, non_finite_loss
 from stratal.train.history import TIMES, History, Row, Running
 from stratal.train.measured import Given, MetricSet
 from stratal.train.misuse import OF_FIT, OF_TRAINER, explaining, unknown_option
+from stratal.train.monitored import check_monitored
 from stratal.train.progress import Progress
 from stratal.train.provenance import Provenance
 from stratal.train.randomness import random_state, set_random_state
@@ -122,7 +123,7 @@ class Trainer:
             raise DTypeError("fit: checkpoints is a manager of them", got=f"{checkpoints!r:.60}",
                              hint="checkpoints=CheckpointManager(folder)")  # fmt: skip
         self._refuse_other_schedules()
-        check_monitored(self._columns(feeds), self.callbacks, checkpoints)
+        check_monitored(self._columns(feeds), self.callbacks, checkpoints, self.metrics)
         self._begin(feeds, checkpoints, resume)
         shown = Progress(progress, epochs)
         modes = modes_of(self.net)

@@ -61,7 +61,7 @@ def test_early_stopping_ends_training_and_gives_the_best_weights_back() -> None:
             row["value"] = next(values)
             seen.append(bits(net))
 
-    stopping = EarlyStopping("value", patience=2, restore_best=True)
+    stopping = EarlyStopping("value", patience=2, mode="min", restore_best=True)
     trainer = trainer_of(net, callbacks=[Scripted(), stopping])
     history = trainer.fit(batches(), epochs=10)
     assert len(history) == 4 and "value has not improved for 2 epochs" in str(history)

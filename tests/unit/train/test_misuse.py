@@ -141,7 +141,7 @@ def test_a_column_that_will_not_be_there_is_refused_before_the_first_epoch(tmp_p
         with pytest.raises(StratalError, match="monitors a column that the history") as caught:
             trainer.fit((X, Y), checkpoints=checkpoints, **data)
         assert hint in caught.value.hint and trainer.steps == 0 and not (tmp_path / "run").exists()
-    trainer = other(callbacks=[AddsAColumn(), EarlyStopping("mine", patience=1)])
+    trainer = other(callbacks=[AddsAColumn(), EarlyStopping("mine", patience=1, mode="max")])
     assert len(trainer.fit((X, Y), epochs=3)) == 2
 
 

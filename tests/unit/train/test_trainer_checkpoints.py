@@ -339,7 +339,7 @@ def test_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
 
     trainer = small()
     trainer.callbacks.append(Scripted())
-    manager = CheckpointManager(tmp_path, keep_last=2, keep_best=2, monitor="value")
+    manager = CheckpointManager(tmp_path, keep_last=2, keep_best=2, monitor="value", mode="min")
     trainer.fit([(X, Y)], epochs=5, checkpoints=manager)
     assert names(tmp_path) == [2, 3, 4, 5]
     assert manager.best() == CheckpointManager(tmp_path, monitor="value").best() == manager.paths()[0]
