@@ -41,7 +41,7 @@ class Provenance:
 
     def note(self, step: Any, batch: Any) -> None:
         """Note the programs that a step was captured to for a batch. Warns: ChangedProgramWarning."""
-        for name, compiled in _compiled(step).items():
+        for name, compiled in compiled_parts(step).items():
             if compiled.captures == self._noted.get(name, 0):
                 continue
             self._noted[name] = compiled.captures
@@ -88,7 +88,7 @@ class Provenance:
         self._saved, self._told = dict(state["programs"]), set()
 
 
-def _compiled(step: Any) -> dict[str, Compiled]:
+def compiled_parts(step: Any) -> dict[str, Compiled]:
     """Return the compiled functions of a step by what they are."""
     found = step.programs if hasattr(step, "programs") else {"step": step}
     return {name: function for name, function in found.items() if isinstance(function, Compiled)}

@@ -27,6 +27,7 @@ from stratal.train.monitored import check_monitored
 from stratal.train.progress import Progress
 from stratal.train.provenance import Provenance
 from stratal.train.randomness import random_state, set_random_state
+from stratal.train.step_state import refuse_idle_step, refuse_unheld_state
 from stratal.train.steps import Loss, StepOptions, TrainingStep, missing_parts
 
 
@@ -206,6 +207,8 @@ class Trainer:
         if last is not None and _pending(self.step):
             self._located(self.step.finish, *last)
             self._updated(feeds, None)
+        if not isinstance(self.step, TrainingStep) and not self.epoch:
+            refuse_idle_step(self.step, self.net, whole_epoch=True)
         row: Row = {"epoch": self.epoch + 1, "loss": running.mean_loss(), **self.metrics.results()}
         if "validation" in feeds:
             found = self._evaluate(feeds["validation"])
@@ -236,8 +239,7 @@ class Trainer:
         took = time.perf_counter() - began
         if getattr(self.step, "captures", 0) > captures:
             running.compile_s += took
-            if self._provenance is not None:
-                self._provenance.note(self.step, batch)
+            self._look_at_capture(batch)
         else:
             running.compute_s += took
         if self.options.check_finite is not None and not isfinite(value):
@@ -254,6 +256,18 @@ class Trainer:
                 )  # fmt: skip
             self.metrics.update(outputs, pair_of("fit", batch)[1], rows)
         return loss
+
+    def _look_at_capture(self, batch: tuple[Any, ...]) -> None:
+        """Note a program, and refuse a step that does not train, or whose state no checkpoint would have.
+
+        Raises: CallOrderError, AttributeValueError.
+        """
+        if not isinstance(self.step, TrainingStep) and not self.steps:
+            refuse_idle_step(self.step, self.net)
+        if self._provenance is not None:
+            holders = [self.net, self.optimizer, getattr(self.step, "scaler", None), self.metrics.members]
+            refuse_unheld_state(self.step, [*holders, *self._having("state_dict")])
+            self._provenance.note(self.step, batch)
 
     def _located(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function; a NonFiniteError says in which batch it came."""
