@@ -95,7 +95,12 @@ def pair(name: str, preds: Any, target: Any) -> tuple[Array, Array]:
     """Return two arrays of one shape, in double precision."""
     p, t = np.asarray(preds, np.float64), np.asarray(target, np.float64)
     if p.shape != t.shape:
-        raise ShapeError(f"{name}: preds and target differ in shape", got=f"{list(p.shape)}, {list(t.shape)}")
+        column = p.ndim == t.ndim + 1 and p.shape[:-1] == t.shape
+        raise ShapeError(
+            f"{name}: preds and target differ in shape", got=f"{list(p.shape)}, {list(t.shape)}",
+            hint="" if not column else "preds.squeeze(-1)" if p.shape[-1] == 1
+            else 'preds[..., 1] where they are of two classes; task="multiclass" of metrics that have tasks',
+        )  # fmt: skip
     return p, t
 
 

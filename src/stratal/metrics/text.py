@@ -30,7 +30,9 @@ class Perplexity(Metric):
             raise ShapeError(
                 "Perplexity: takes logits [..., words] and targets [...]",
                 got=f"{list(p.shape)}, {list(t.shape)}",
-            )
+                hint="preds.movedim(1, -1): words are the last axis"
+                if p.ndim == t.ndim + 1 and p.shape[:1] + p.shape[2:] == t.shape else "",
+            )  # fmt: skip
         counted = np.ones(t.shape, bool) if self.ignore_index is None else t != self.ignore_index
         scores, words = p[counted], t[counted]
         if words.dtype.kind not in "iu" or np.any((words < 0) | (words >= p.shape[-1])):

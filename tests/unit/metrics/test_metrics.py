@@ -351,3 +351,16 @@ def test_functions_show_the_options_of_their_classes():
 def test_a_wrong_use_of_the_later_metrics_is_refused(run, says):
     with pytest.raises(StratalError, match=says):
         run()
+
+
+def test_scores_of_two_classes_and_words_in_axis_1_say_how_they_are_taken() -> None:
+    scores, bits = np.random.default_rng(0).normal(size=(6, 2)), np.array([0, 1, 0, 1, 1, 0])
+    with pytest.raises(StratalError, match=r"preds and target|takes logits") as caught:
+        st.metrics.AUROC("binary")(scores, bits)
+    assert 'task="multiclass"' in caught.value.hint
+    with pytest.raises(StratalError, match=r"preds and target|takes logits") as caught:
+        st.metrics.MeanSquaredError()(scores[:, :1], bits)
+    assert caught.value.hint == "preds.squeeze(-1)"
+    with pytest.raises(StratalError, match=r"preds and target|takes logits") as caught:
+        st.metrics.Perplexity()(np.zeros((2, 7, 3)), np.zeros((2, 3), int))
+    assert "movedim(1, -1)" in caught.value.hint
