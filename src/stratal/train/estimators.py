@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from stratal.base.errors import AttributeValueError, MissingExtraError
+from stratal.base.errors import AttributeValueError, DTypeError, MissingExtraError
 from stratal.nn.activation import ReLU
 from stratal.nn.containers import Sequential
 from stratal.nn.functional import cross_entropy, mse_loss
@@ -57,6 +57,7 @@ class _NetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
 
     def _fit_net(self, x: Array, y: Array, weights: Array | None, outputs: int, losses: Losses) -> None:
         """Fit a new net to rows in an order of their own; the default generator's state is what it was."""
+        self._check_makers()
         order = _order(x, y, weights)
         targets: Any = y[order]
         if weights is not None:  # of mean 1
@@ -77,6 +78,21 @@ class _NetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         finally:
             set_rng_state(before)
         self._predictor: Trainer | None = Trainer(self.net_)
+
+    def _check_makers(self) -> None:
+        """Raises: DTypeError for a net or an optimizer in place of a function that makes one."""
+        who = type(self).__name__
+        if self.net is not None and (isinstance(self.net, Module) or not callable(self.net)):
+            raise DTypeError(
+                f"{who}: net is a function of the numbers of inputs and outputs that makes a module",
+                got=f"a {type(self.net).__name__}",
+                hint="net=lambda inputs, outputs: nn.Sequential(nn.Linear(inputs, outputs))",
+            )  # fmt: skip
+        if not callable(self.optimizer):
+            raise DTypeError(
+                f"{who}: optimizer is a function of parameters and lr that makes one",
+                got=f"{self.optimizer!r:.60}", hint="optimizer=optim.Adam",
+            )  # fmt: skip
 
     def _perceptron(self, inputs: int, outputs: int) -> Module:
         sizes = [inputs, *self.hidden]

@@ -163,3 +163,16 @@ def test_without_scikit_learn_the_error_names_the_extra(monkeypatch: pytest.Monk
         _ = stratal.train.Classifier
     assert caught.value.hint == "pip install 'stratal[sklearn]'"
     assert not hasattr(stratal.train, "Clusterer")
+
+
+@pytest.mark.parametrize("kind", [Classifier, Regressor])
+def test_a_net_or_a_name_in_place_of_what_makes_one_says_what_is_taken(kind: Any) -> None:
+    targets = Y if kind is Classifier else X[:, 0]
+    for options, what in (
+        ({"optimizer": "adam"}, "optimizer=optim.Adam"), ({"net": nn.Linear(4, 2)}, "net=lambda inputs"),
+        ({"net": "mlp"}, "net=lambda inputs"),
+    ):  # fmt: skip
+        with pytest.raises(StratalError, match=f"{kind.__name__}: .* is a function of") as caught:
+            kind(epochs=1, **options).fit(X, targets)
+        assert what in caught.value.hint
+    assert kind(epochs=1, net=nn.Linear, optimizer=optim.SGD).fit(X, targets).net_ is not None
