@@ -21,6 +21,7 @@ from stratal.tensor.tensor import Tensor, tensor
 from stratal.train.randomness import random_state, set_random_state
 
 DEFAULT_BATCH: Final = 32
+_NO_NUMBERS: Final = "OUSMm"  # kinds of NumPy's dtypes: objects, texts, times
 
 
 class Batches:
@@ -28,18 +29,19 @@ class Batches:
 
     Arrays, and data sets without an order of their own, are batched by a DataLoader; of arrays in tuples,
     lists and dicts each batch is the same tree of their rows. NumPy arrays in float64 become `dtype`, that of
-    the net's weights; tensors stay as they are.
+    the net's weights; tensors stay as they are. Inputs may be `alone`, without targets.
     Raises: AttributeValueError, DTypeError for what is no data.
     """
 
     def __init__(
-        self, name: str, data: Any, batch_size: int | None, shuffle: bool, dtype: Any = float32
-    ) -> None:
+        self, name: str, data: Any, batch_size: int | None, shuffle: bool, dtype: Any = float32,
+        alone: bool = False,
+    ) -> None:  # fmt: skip
         self.name, self.dtype = name, dtype
-        arrays = _arrays_of(name, data)
+        arrays = _arrays_of(name, data, alone)
         self._structure = None if arrays is None else tree.flatten(arrays)[1]
         if arrays is not None:
-            data = TensorDataset(*map(self._as_tensor, tree.leaves(arrays)))
+            data = TensorDataset(*tree.leaves(self._converted(arrays)))
         self.source: Iterable[Any] = _source(name, data, batch_size, shuffle)
         self.begun = 0  # batches of a pass that are to be left out, or are out
         self._once = hasattr(self.source, "__next__")  # an iterator, which has one pass
@@ -107,12 +109,21 @@ class Batches:
         parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
         if self._structure is not None:
             parts = cast(tuple[Any, ...], tree.unflatten(self._structure, parts))
-        return tuple(p if isinstance(p, Tensor) else tree.map(self._as_tensor, p) for p in parts)
+        return self._converted(parts)
+
+    def _converted(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the parts of a batch with tensors as leaves. Raises: DTypeError that names a leaf."""
+        try:
+            return tuple(p if isinstance(p, Tensor) else tree.map(self._as_tensor, p) for p in parts)
+        except _NoNumbersError as error:
+            raise _no_numbers(self.name, parts, error.leaf) from None
 
     def _as_tensor(self, leaf: Any) -> Any:
         if isinstance(leaf, (Tensor, str, bytes)) or leaf is None:
             return leaf
         array = np.asarray(leaf)
+        if array.dtype.kind in _NO_NUMBERS:
+            raise _NoNumbersError(leaf)
         if array.dtype == np.float64 and self.dtype is not float64:
             return tensor(array, dtype=self.dtype)
         return tensor(array)
@@ -146,6 +157,44 @@ class Batches:
             generator.set_state(state["generator"])
 
 
+class _NoNumbersError(Exception):
+    def __init__(self, leaf: Any) -> None:
+        self.leaf = leaf
+
+
+def _no_numbers(name: str, parts: tuple[Any, ...], leaf: Any) -> DTypeError:
+    """Return the error for a leaf that holds no numbers: which one, and of a table which columns."""
+    k, path = next((k, p) for k, part in enumerate(parts) if (p := _path_to(part, leaf)) is not None)
+    part = ("inputs", "targets")[k] if k < 2 else f"part {k}"
+    columns = getattr(leaf, "columns", None)
+    kinds = {None: leaf} if columns is None else {c: leaf[c] for c in columns}
+    wrong = [
+        f"{'' if c is None else f'column {c}: '}{getattr(x, 'dtype', type(x).__name__)}"
+        for c, x in kinds.items() if np.asarray(x).dtype.kind in _NO_NUMBERS
+    ]  # fmt: skip
+    return DTypeError(
+        f"{name}: {part}{path} are numbers", got=", ".join(wrong[:4]) + ", .." * (len(wrong) > 4),
+        hint="classes, numbers = np.unique(targets, return_inverse=True)" if part == "targets"
+        else "transforms.OneHot.of(column) for categories, a difference in days for dates, "
+        'astype("float32") for numbers as objects',
+    )  # fmt: skip
+
+
+def _path_to(nest: Any, leaf: Any) -> str | None:
+    """Return the keys that lead to a leaf; None where it is not there."""
+    if nest is leaf:
+        return ""
+    items = nest.items() if isinstance(nest, Mapping) else enumerate(nest) if _is_list(nest) else ()
+    for key, part in items:
+        if (found := _path_to(part, leaf)) is not None:
+            return f"[{key!r}]{found}"
+    return None
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
 def _digest(batch: Any) -> str | None:
     """Return a digest of the tensors of a batch, of types and bytes; None of no batch."""
     if batch is None or isinstance(batch, str):
@@ -176,7 +225,7 @@ def _are_arrays(data: tuple[Any, ...]) -> bool:
     )
 
 
-def _arrays_of(name: str, data: Any) -> tuple[Any, ...] | None:
+def _arrays_of(name: str, data: Any, alone: bool) -> tuple[Any, ...] | None:
     """Return (inputs,) or (inputs, targets) where that is what data are, checked.
 
     Raises: DTypeError where targets are missing; ShapeError.
@@ -184,7 +233,7 @@ def _arrays_of(name: str, data: Any) -> tuple[Any, ...] | None:
     given = data if isinstance(data, tuple) else (data,)
     if not (isinstance(data, tuple | Mapping) or _is_array(data)) or not _are_arrays(given):
         return None
-    if len(given) == 1 and name != "predict":
+    if len(given) == 1 and not alone:
         raise DTypeError(
             f"{name}: takes inputs with targets", got="one array" if _is_array(given[0]) else "inputs alone",
             hint=f"{name}((inputs, targets)); [batch, ..] is a list of batches",

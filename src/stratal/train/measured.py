@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from stratal.base import tree
-from stratal.base.errors import AttributeValueError, DTypeError
+from stratal.base.errors import AttributeValueError, DTypeError, StratalError
 from stratal.metrics import MeanMetric, Metric
 from stratal.tensor.tensor import Tensor
 from stratal.train.history import TIMES
@@ -64,7 +64,8 @@ class MetricSet(Mapping[str, Metric]):
             raise DTypeError(
                 "Trainer: a metric is one of st.metrics, or a function of (outputs, targets)",
                 got=f"{name}: {getattr(metric, '__name__', repr(metric))}",
-            )
+                hint="metrics=[st.metrics.Accuracy(..)], or a dict of names",
+            )  # fmt: skip
         return MeanOf(metric)
 
     def __getitem__(self, name: str) -> Metric:
@@ -78,8 +79,19 @@ class MetricSet(Mapping[str, Metric]):
 
     def update(self, outputs: Any, target: Any, rows: int) -> None:
         """Add a batch of so many samples to all."""
-        for metric in self.members.values():
-            metric.update(outputs, target, *([rows] if isinstance(metric, MeanOf) else []))
+        for name, metric in self.members.items():
+            try:
+                metric.update(outputs, target, *([rows] if isinstance(metric, MeanOf) else []))
+            except StratalError as error:
+                if isinstance(metric, MeanOf) or isinstance(target, Tensor):
+                    raise
+                kind = type(metric).__name__
+                raise DTypeError(
+                    f"Trainer: the metric {name} takes no targets that are a {type(target).__name__}",
+                    got=error.summary,
+                    hint=f"a subclass of {kind} whose batch(self, preds, target) returns "
+                    "super().batch(preds, target[0]), or a function",
+                ) from error  # fmt: skip
 
     def reset(self) -> None:
         """Forget all batches."""

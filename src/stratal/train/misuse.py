@@ -26,6 +26,8 @@ OF_FIT: Final = {
 OF_TRAINER: Final = {
     **dict.fromkeys(("epochs", "max_epochs", "num_train_epochs"), "fit(.., epochs=3)"),
     **dict.fromkeys(("batch_size", "validation", "checkpoints"), "fit(.., batch_size=.., validation=.., ..)"),
+    "shuffle": "fit(.., shuffle=False)", "progress": "fit(.., progress=False)",
+    "resume": "fit(.., checkpoints=.., resume=True)",
     **dict.fromkeys(("scheduler", "lr_scheduler"), "callbacks=[Schedule(scheduler)]"),
     **dict.fromkeys(("gradient_clip_val", "max_grad_norm", "clipnorm"), "clip_norm=1.0"),
     **dict.fromkeys(("accumulate_grad_batches", "gradient_accumulation_steps"), "accumulate=4"),

@@ -7,14 +7,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Final
 
+import numpy as np
+
 from stratal.base.dtypes import as_dtype, float16
-from stratal.base.errors import AttributeValueError, CallOrderError
+from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError, StratalError
 from stratal.nn.module import Module
 from stratal.nn.utils import clip_grad_norm_, clip_grad_value_
 from stratal.optim import Optimizer
@@ -24,8 +26,10 @@ from stratal.tensor.capture import compile as compile_function
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.values.state import no_grad
 from stratal.train.finite import called, finite_gradients, non_finite_step, step_where
+from stratal.train.misuse import OF_TRAINER, unknown_option
 
 Loss = Callable[[Any, Any], Tensor]
+_OPTIONS: Final = ("loss", "optimizer", "metrics", "callbacks", "step", "compiled")  # of a Trainer, beside
 CHECKS: Final = ("loss", "gradients", None)
 
 
@@ -239,8 +243,44 @@ class TrainingStep:
         )  # fmt: skip
 
 
+def number_of(loss: Any) -> float:
+    """Return the loss of a step as a number. Raises: DTypeError for what is none."""
+    if isinstance(loss, Tensor):
+        try:
+            return float(loss.item())
+        except StratalError:
+            if loss.numel() == 1:
+                raise
+    if isinstance(loss, int | float | np.number | np.ndarray) and np.size(loss) == 1:
+        return float(np.asarray(loss).item())
+    if isinstance(loss, Tensor):
+        got, hint = f"a loss of shape {list(loss.shape)}", "loss.mean()"
+    elif isinstance(loss, Mapping):
+        got, hint = f"a dict of {', '.join(map(str, loss))}", 'return found["loss"]'
+    else:
+        got, hint = "nothing" if loss is None else type(loss).__name__, "return loss"
+    raise DTypeError(
+        "fit: a step of your own returns the loss, one number, or the loss and outputs", got=got, hint=hint
+    )
+
+
 def _as_it_is(function: Any) -> Any:
     return function
+
+
+def step_options(options: Mapping[str, Any], step: Any) -> StepOptions:
+    """Return the options of a Trainer's step. Raises: AttributeValueError."""
+    known = StepOptions.__dataclass_fields__
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise unknown_option("Trainer", unknown[0], [*_OPTIONS, *known], OF_TRAINER)
+    others = sorted(set(options) - {"precision", "check_finite"})
+    if step is not None and (others or options.get("check_finite") == "gradients"):
+        raise AttributeValueError(
+            "Trainer: a step of your own clips, accumulates and checks gradients itself",
+            got=", ".join(others) or 'check_finite="gradients"',
+        )
+    return StepOptions(**options)
 
 
 def missing_parts() -> CallOrderError:

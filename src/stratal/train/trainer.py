@@ -15,20 +15,19 @@ from stratal.optim import LBFGS, Optimizer
 from stratal.tensor.capture import compile as compile_function
 from stratal.tensor.capture.compiled import Compiled
 from stratal.tensor.functions.shapes import concat
-from stratal.tensor.tensor import Tensor
 from stratal.train.callbacks import Schedule, checked_callbacks
 from stratal.train.evaluation import Evaluating, MeanLoss, forward_of, modes_of, restore_modes
 from stratal.train.feeding import Batches, inputs_of, is_rows, pair_of, rows_of
 from stratal.train.finite import NonFiniteError, non_finite_loss
 from stratal.train.history import TIMES, History, Row, Running
 from stratal.train.measured import Given, MetricSet
-from stratal.train.misuse import OF_FIT, OF_TRAINER, explaining, unknown_option
+from stratal.train.misuse import OF_FIT, explaining
 from stratal.train.monitored import check_monitored
 from stratal.train.progress import Progress
 from stratal.train.provenance import Provenance
 from stratal.train.randomness import random_state, set_random_state
 from stratal.train.step_state import refuse_idle_step, refuse_unheld_state
-from stratal.train.steps import Loss, StepOptions, TrainingStep, missing_parts
+from stratal.train.steps import Loss, TrainingStep, missing_parts, number_of, step_options
 
 
 class Checkpoints(Protocol):
@@ -67,7 +66,9 @@ class Trainer:
         if not isinstance(optimizer, Optimizer | None):
             raise DTypeError(
                 "Trainer: takes an optimizer of the net's parameters", got=f"{optimizer!r:.60}",
-                hint="optimizer=optim.Adam(net.parameters())",
+                hint="step= and one of them; a callback with state_dict and load_state_dict has the others"
+                if isinstance(optimizer, Sequence | Mapping) and not isinstance(optimizer, str)
+                else "optimizer=optim.Adam(net.parameters())",
             )  # fmt: skip
         if isinstance(optimizer, LBFGS) and step is None:
             raise DTypeError(
@@ -77,7 +78,7 @@ class Trainer:
         self.net, self.loss, self.optimizer = net, loss, optimizer
         self.metrics = MetricSet(metrics)
         self.callbacks = checked_callbacks(callbacks)
-        self.options = _step_options(options, step)
+        self.options = step_options(options, step)
         self.step: Any = step
         if step is None and loss is not None and optimizer is not None:
             self.step = TrainingStep(net, loss, optimizer, self.options, compiled)
@@ -235,7 +236,7 @@ class Trainer:
         own = not isinstance(self.step, TrainingStep)
         result = self._located(self.step, *(batch if own else pair_of("fit", batch)))
         loss, outputs = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
-        value = loss.item() if isinstance(loss, Tensor) else float(loss)
+        value = number_of(loss)
         took = time.perf_counter() - began
         if getattr(self.step, "captures", 0) > captures:
             running.compile_s += took
@@ -329,11 +330,13 @@ class Trainer:
                 "predict: joins outputs along their rows", got="an output of no axes",
                 hint="net(x) gives it of a batch; evaluate averages losses and metrics",
             )  # fmt: skip
-        return tree.map(lambda *parts: concat(parts), *found)
+        return tree.map(_joined, *found)
 
     def _batches(self, name: str, data: Any, batch_size: int | None, shuffle: bool = False) -> Batches:
         floats = (p.dtype for p in self.net.parameters() if p.dtype.is_float)
-        return Batches(name, data, batch_size, shuffle, next(floats, float32))
+        own_step = name == "fit" and not isinstance(self.step, TrainingStep)
+        alone = name == "predict" or own_step
+        return Batches(name, data, batch_size, shuffle, next(floats, float32), alone)
 
     # -- state -----------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
@@ -404,18 +407,16 @@ class Trainer:
 _STATE: Final = {"net", "optimizer", "scaler", "callbacks", "metrics", "random", "epoch", "steps", "history"}
 
 
-def _step_options(options: Mapping[str, Any], step: Any) -> StepOptions:
-    known = StepOptions.__dataclass_fields__
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise unknown_option("Trainer", unknown[0], [*known, "callbacks", "metrics"], OF_TRAINER)
-    others = sorted(set(options) - {"precision", "check_finite"})
-    if step is not None and (others or options.get("check_finite") == "gradients"):
-        raise AttributeValueError(
-            "Trainer: a step of your own clips, accumulates and checks gradients itself",
-            got=", ".join(others) or 'check_finite="gradients"',
-        )
-    return StepOptions(**options)
+def _joined(*parts: Any) -> Any:
+    """Return outputs of batches as one. Raises: ShapeError."""
+    other = next((p for p in parts if p.shape[1:] != parts[0].shape[1:]), None)
+    if other is not None:
+        raise ShapeError(
+            "predict: joins outputs along their rows, which have one shape",
+            got=f"{list(parts[0].shape)} and {list(other.shape)}",
+            hint="batches that are padded to one length; or net(x) for each batch, in evaluation mode",
+        )  # fmt: skip
+    return concat(parts)
 
 
 def _pending(step: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from trained import LOSS, X, Y, small, trainer_of
 
@@ -48,6 +49,14 @@ class HalfHolder:
         (lambda t: other(callbacks=[HalfHolder()]), "a callback has some of the methods", "on_epoch_end"),
         (lambda t: other(metrics=st.metrics.MeanMetric()), "metrics is a list", "[metric]"),
         (lambda t: other(scheduler=3), "an option it does not have", "Schedule("),
+        (lambda t: other(progress=False), "an option it does not have", "fit(.., progress=False)"),
+        (lambda t: other(compile=False), "an option it does not have", "did you mean compiled?"),
+        (lambda t: other(metrics=["accuracy"]), "a metric is one of st.metrics", "st.metrics.Accuracy("),
+        (lambda t: Trainer(t.net, optimizer=[t.optimizer]), "takes an optimizer", "state_dict"),
+        (lambda t: t.fit((X,)), "takes inputs with targets", "fit((inputs, targets))"),
+        (lambda t: t.fit((X, np.array(["a", "b"])[Y])), "fit: targets are numbers", "np.unique("),
+        (lambda t: t.fit(({"a": X.astype(object)}, Y)), r"fit: inputs\['a'\] are numbers", "astype("),
+        (lambda t: t.fit([(X, (Y, X.astype("M8[s]")))]), r"fit: targets\[1\] are numbers", ""),
         (lambda t: other(gradient_clip_val=3), "an option it does not have", "clip_norm"),
         (lambda t: other(epochs=3), "an option it does not have", "fit(.., epochs="),
         (lambda t: Trainer(t.net, loss="mse"), "loss is a function of", "nn.functional.mse_loss"),
@@ -156,3 +165,96 @@ def test_names_of_other_libraries_say_what_there_is() -> None:
         with pytest.raises(AttributeError) as caught:
             getattr(owner, name)
         assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("returned", "got", "hint"),
+    [
+        (lambda loss: {"loss": loss}, "a dict of loss", 'return found["loss"]'),
+        (lambda loss: None, "nothing", "return loss"),
+        (lambda loss: loss * st.ones(3), "a loss of shape [3]", "loss.mean()"),
+        (lambda loss: "0.5", "str", "return loss"),
+        (lambda loss: [loss, loss, loss], "list", "return loss"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_step_that_returns_no_loss_is_told_what_it_returns(
+    returned: Callable[[Any], Any], got: str, hint: str, compiled: bool
+) -> None:
+    net = small()
+    opt = optim.SGD(net.parameters(), lr=0.1)
+
+    def step(x: Any, y: Any) -> Any:
+        loss = LOSS(net(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return returned(loss.detach())
+
+    with pytest.raises(StratalError, match="returns the loss, one number") as caught:
+        Trainer(net, step=step, compiled=compiled).fit((X, Y))
+    assert caught.value.got == got and caught.value.hint == hint
+
+
+def test_a_step_of_ones_own_may_take_inputs_alone() -> None:
+    net = small()
+    opt = optim.SGD(net.parameters(), lr=0.1)
+
+    def step(x: Any) -> Any:
+        loss = (net(x) ** 2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return loss
+
+    for data in ((X,), X):
+        trainer = Trainer(net, step=step)
+        assert len(trainer.fit(data, epochs=2, batch_size=32)["loss"]) == 2 and trainer.steps == 6
+
+
+def test_a_metric_of_one_tensor_says_what_takes_targets_with_weights() -> None:
+    class OfFirst(st.metrics.Accuracy):
+        def batch(self, preds: Any, target: Any) -> dict[str, Any]:
+            return super().batch(preds, target[0])
+
+    data = (X, (Y, np.ones(70, np.float32)))
+    for kind in (st.metrics.Accuracy, OfFirst):
+        metric = kind("multiclass", num_classes=2)
+        trainer = Trainer(small(), loss=lambda out, t: LOSS(out, t[0]), metrics={"found": metric})
+        if kind is OfFirst:
+            assert 0 <= trainer.evaluate(data)["found"] <= 1
+            continue
+        with pytest.raises(StratalError, match="found takes no targets that are a tuple") as caught:
+            trainer.evaluate(data)
+        assert "super().batch(preds, target[0])" in caught.value.hint
+
+
+def test_outputs_of_several_lengths_are_not_joined_and_lengths_of_sequences_need_an_uncompiled_net() -> None:
+    net = nn.Embedding(4, 3)
+    with pytest.raises(StratalError, match="predict: joins outputs along their rows") as caught:
+        Trainer(net).predict([np.zeros((2, n), np.int64) for n in (3, 4)])
+    assert caught.value.got == "[2, 3, 3] and [2, 4, 3]" and "one length" in caught.value.hint
+
+    class Packs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.GRU(3, 2, batch_first=True)
+
+        def forward(self, x: Any, lengths: Any) -> Any:
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, True, enforce_sorted=False)
+            return self.rnn(packed)[1][0]
+
+    data = (np.zeros((4, 5, 3), np.float32), np.array([3, 5, 1, 2])), np.array([0, 1, 0, 1])
+    with pytest.raises(StratalError, match="lengths decide shapes") as caught:
+        trainer_of(Packs()).fit(data)
+    assert "compiled=False" in caught.value.hint
+    assert len(trainer_of(Packs(), compiled=False).fit(data)) == 1
+
+
+def test_the_columns_of_a_table_that_hold_no_numbers_are_named() -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"age": [1.0, 2.0], "city": ["a", "b"], "since": pandas.to_datetime([1, 2])})
+    with pytest.raises(StratalError, match="fit: inputs are numbers") as caught:
+        other().fit((table, np.array([0, 1])))
+    assert "column city" in caught.value.got and "column since: datetime64" in caught.value.got
+    assert "age" not in caught.value.got and "OneHot" in caught.value.hint

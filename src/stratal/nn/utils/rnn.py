@@ -42,7 +42,8 @@ def _known(name: str, lengths: Any) -> np.ndarray[Any, Any]:
     except CaptureError as error:
         raise CaptureError(
             f"{name}: lengths decide shapes, so they are known before a function is compiled",
-            got=error.got, hint="pass them as a list of ints",
+            got=error.got, hint="pass them as a list of ints; a Trainer, whose batches are tensors, takes "
+            "compiled=False",
         ) from None  # fmt: skip
     if found.ndim != 1 or found.dtype.kind not in "iu":
         raise ShapeError(f"{name}: lengths are a vector of ints", got=f"{found.dtype}{list(found.shape)}")
