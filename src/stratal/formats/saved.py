@@ -148,11 +148,13 @@ class SavedModel(Mapping[str, Tensor]):
 
     def __call__(self, *inputs: Any) -> Any:
         """Compute the saved graph, compiled on first use, on inputs of the saved dtypes and shapes, and of
-        any batch size where it was saved for that.
+        any batch size where it was saved for that. Arrays in float64, and tables of numbers, become what the
+        graph takes where those are floats, as in a Trainer; tensors stay as they are.
         """
         if self.graph is None:
             raise FormatError("load: this file holds weights without a graph", hint="save with inputs=...")
-        tensors = [tensor(x) for x in inputs]
+        own = [n.aval.dtype for n in self.graph.inputs if label_of(n) not in self._weights]
+        tensors = [_as_tensor(x, own[k] if k < len(own) else None) for k, x in enumerate(inputs)]
         graph = self._graph_for(tensors)
         given = iter(tensors)
         storages = []
@@ -178,6 +180,15 @@ class SavedModel(Mapping[str, Tensor]):
         return f"<SavedModel: {len(self._weights)} weights, {shown}>"
 
 
+def _as_tensor(given: Any, dtype: Any) -> Tensor:
+    """Return an input as a tensor; what is none and has float64 gets the dtype, where that is a float's."""
+    if isinstance(given, Tensor):
+        return given
+    array = np.asarray(given)
+    whole = dtype is None or not dtype.is_float or array.dtype != np.float64
+    return tensor(array) if whole else tensor(array, dtype=dtype)
+
+
 def _fitting(value: Tensor | None, node: Node, inputs: Sequence[Tensor]) -> Tensor:
     """Return an input that is of the type a graph takes. Raises: ShapeError."""
     if value is None or value.type != node.type:
@@ -185,6 +196,8 @@ def _fitting(value: Tensor | None, node: Node, inputs: Sequence[Tensor]) -> Tens
         raise ShapeError(
             f"saved model: {label_of(node)} is {node.type}",
             got=got,
-            hint="save it with such inputs; any batch does where the model's Python does not ask its size",
+            hint=f'st.tensor(x, dtype="{node.aval.dtype.name}")'
+            if value is not None and value.type.shape == node.aval.shape
+            else "save it with such inputs; any batch does where the model's Python does not ask its size",
         )
     return value

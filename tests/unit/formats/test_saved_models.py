@@ -124,10 +124,26 @@ def test_training_resumed_from_a_file_gives_the_same_bits(tmp_path: Path, make: 
 def test_inputs_of_another_shape_number_or_dtype_are_refused_with_the_saved_one(tmp_path: Path) -> None:
     st.save(network(), tmp_path / "model", inputs=batch())
     loaded = st.load(tmp_path / "model")
-    refused = ((batch()[..., :3],), (), (batch(), batch()), (batch().astype(np.float64),), (batch()[:0],))
+    doubles = st.tensor(batch().astype(np.float64))
+    refused = ((batch()[..., :3],), (), (batch(), batch()), (doubles,), (batch()[:0],))
     for inputs in refused:
         with pytest.raises(ShapeError):
             loaded(*inputs)
+
+
+def test_arrays_in_float64_become_what_the_model_takes_as_in_a_trainer_and_tensors_do_not(
+    tmp_path: Path,
+) -> None:
+    net, x = nn.Linear(4, 2), np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    st.save(net, tmp_path / "net.stratal", inputs=x)
+    model = st.load(tmp_path / "net.stratal")
+    expected = np.asarray(model(x))
+    for given in (x.astype(np.float64), x.astype(np.float64).tolist()):
+        assert np.array_equal(np.asarray(model(given)), expected)
+    for wrong in (st.tensor(x.astype(np.float64)), x.astype(np.int64)):
+        with pytest.raises(ShapeError, match="saved model: input 0 is f32") as caught:
+            model(wrong)
+        assert caught.value.hint == 'st.tensor(x, dtype="float32")'
 
 
 def test_a_tensor_the_model_closes_over_is_saved_as_a_constant(tmp_path: Path) -> None:

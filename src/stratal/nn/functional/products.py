@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from stratal.base.errors import DTypeError, ShapeError
 from stratal.tensor.build import call
 from stratal.tensor.tensor import Tensor
@@ -34,6 +36,9 @@ def _one_dtype(name: str, *tensors: Tensor | None) -> list[Tensor]:
     matrix.
     """
     found = [t for t in tensors if t is not None]
+    if not isinstance(found[0], Tensor | np.ndarray):  # a table
+        raise DTypeError(f"{name}: 'input' must be a tensor",
+                         hint="st.tensor(x) makes a tensor of arrays, lists and numbers")  # fmt: skip
     if MODE.autocast is None and len({t.dtype for t in found}) > 1:
         raise DTypeError(f"{name}: operands differ in dtype", got=", ".join(str(t.type) for t in found),
                          hint="x.float() converts the input; net.to(dtype) the module")  # fmt: skip
