@@ -89,7 +89,8 @@ def _what_else(given: Any) -> str:
 
 
 class EarlyStopping:
-    """Stops when a column has not improved by more than `min_delta` for `patience` epochs.
+    """Stops when a column has not improved by more than `min_delta` for `patience` epochs, after the second
+    at the earliest: a first value that is not finite is none to compare with.
 
     With `restore_best` the net has the weights of its best epoch afterwards. `mode` is "min" for a loss and
     else that of the metric that is monitored; of others it must be given.
@@ -124,7 +125,7 @@ class EarlyStopping:
                 self._weights = {k: v.detach().clone() for k, v in trainer.net.state_dict().items()}
             return
         self.waited += 1
-        if self.waited >= self.patience:
+        if self.waited >= self.patience and trainer.epoch:  # as in Keras
             trainer.stop(f"{self.monitor} has not improved for {self.patience} epochs")
 
     def on_fit_end(self, trainer: Training) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,18 @@ def test_early_stopping_ends_training_and_gives_the_best_weights_back() -> None:
     assert bits(net) == seen[4]
     with pytest.raises(StratalError, match="monitors a column"):
         trainer_of(small(), callbacks=[EarlyStopping("validation_loss")]).fit(batches())
+
+
+@pytest.mark.parametrize("first", [math.nan, math.inf, 1.0])
+def test_early_stopping_needs_more_than_one_epoch_to_see_that_nothing_improves(first: float) -> None:
+    class Column:
+        values = iter([first, 2.0 if first == 1.0 else first, 0.5, 0.5])
+
+        def on_epoch_end(self, trainer: Trainer, row: Any) -> None:
+            row["column"] = next(self.values)
+
+    trainer = trainer_of(small(), callbacks=[Column(), EarlyStopping("column", patience=1)])
+    assert len(trainer.fit((X, Y), epochs=4)) == 2
 
 
 def test_schedules_move_per_epoch_per_step_or_by_a_column() -> None:
