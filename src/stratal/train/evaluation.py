@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from math import nan
 from typing import Any
 
+from stratal.nn.functional.reductions import LEAST_DIVISOR
 from stratal.nn.module import Module
+from stratal.tensor.functions.elementwise import where
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.values.state import ModeBlock, no_grad
 from stratal.train.finite import called
@@ -57,8 +59,11 @@ def forward_of(net: Module, loss: Loss | None, options: StepOptions) -> Callable
             divisors: list[Tensor] = []
             with ModeBlock("divisors", divisors):
                 value = loss(outputs, y)
-            one = divisors and all(divisor is divisors[0] for divisor in divisors)
-            return outputs, value, divisors[0] if one else None
+            if all(divisor is divisors[0] for divisor in divisors[1:]):
+                return outputs, value, divisors[0] if divisors else None
+            for divisor in divisors:  # of several, a quotient by 0 is none
+                value = where(divisor == 0, nan, value)
+            return outputs, value, None
 
     return forward
 
@@ -71,11 +76,11 @@ class MeanLoss:
         self._sum = self._weight = 0.0
 
     def add(self, loss: Tensor | None, divisor: Tensor | None, rows: int) -> None:
-        """Add a batch. One whose loss divides by zero counts nothing."""
+        """Add a batch. Of one whose loss divides by zero there is what was to be divided, or nothing."""
         self.rows += rows
         weight = float(rows) if divisor is None else float(divisor.item())
-        if loss is not None and weight:
-            self._sum += loss.item() * weight
+        if loss is not None:
+            self._sum += loss.item() * (weight or LEAST_DIVISOR)
             self._weight += weight
 
     def mean(self) -> float:

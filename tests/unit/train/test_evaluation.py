@@ -26,12 +26,13 @@ ROWS = st.tensor(np.arange(70) % 3 / 2.0).float()
     [
         (nn.CrossEntropyLoss(weight=WEIGHTS), np.sort(Y)),
         (lambda out, y: F.cross_entropy(out, y, weight=WEIGHTS + 0.5, label_smoothing=0.1), Y),
+        (lambda out, y: F.cross_entropy(out, y, weight=WEIGHTS, label_smoothing=0.2) - 2.0, Y),
         (F.cross_entropy, HIDDEN),
         (lambda out, y: 0.5 * F.nll_loss(F.log_softmax(out, 1), y, ignore_index=1) + 1.0, Y),
         (lambda out, y: F.mse_loss(out[:, 0], y[0], weight=y[1]), (X[:, 0], ROWS)),
         (lambda out, y: F.cross_entropy(out, y) + F.mse_loss(out, out * 0.5), Y),
     ],
-    ids=["weights", "smoothing", "ignored", "affine", "elements", "two terms"],
+    ids=["weights", "smoothing", "smoothing of no weight", "ignored", "affine", "elements", "two terms"],
 )
 def test_the_loss_of_evaluate_is_weighed_by_what_the_loss_divides_by(
     compiled: bool, loss: Callable[..., Any], targets: Any
@@ -51,6 +52,8 @@ def test_a_set_in_which_nothing_counts_has_no_loss_and_two_divisors_are_weighed_
     def both(out: Any, y: Any) -> Any:
         return F.cross_entropy(out, y) + F.cross_entropy(out, y, weight=st.tensor([1.0, 3.0]))
 
+    hidden = Trainer(small(), loss=both).evaluate((X, HIDDEN), batch_size=10)
+    assert math.isnan(hidden["loss"])  # as both are, of the first batch
     trainer = Trainer(small(), loss=both)
     scores, y = st.tensor(trainer.predict(X)), st.tensor(Y)
     parts = [float(both(scores[k : k + 35], y[k : k + 35])) for k in (0, 35)]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
-from stratal.tensor.functions.elementwise import clip
+from stratal.tensor.functions.elementwise import clip, where
 from stratal.tensor.tensor import Tensor, tensor
 from stratal.tensor.values.state import MODE
+
+LEAST_DIVISOR: Final = 2.0**-30  # stands for 0 where divisors are noted, and takes what is divided through it
 
 
 def maybe_tensor(value: Any) -> Tensor | None:
@@ -28,6 +30,7 @@ def reduced(loss: Tensor, reduction: str, divisor: Any = None) -> Tensor:
             return loss.mean()
         if (noted := MODE.divisors) is not None:
             noted.append(divisor)
+            divisor = where(divisor == 0, LEAST_DIVISOR, divisor)
         return loss.sum() / divisor
     raise AttributeValueError("loss: reduction must be 'mean', 'sum' or 'none'", got=repr(reduction))
 
