@@ -26,12 +26,12 @@ class NonFiniteError(StratalError, ArithmeticError):
     advice = "a smaller rate, clip_norm=1.0, or a loss that takes scores in place of probabilities"
 
 
-def finite_gradients(net: Module, loss: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Return whether the loss and all gradients are finite, and that of each gradient, in the net's order."""
+def finite_gradients(trained: Mapping[str, Tensor], loss: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return whether the loss and all gradients are finite, and that of each gradient by its name."""
     with no_grad():
-        each = [isfinite(p.grad).all() for p in net.parameters() if p.grad is not None]
+        each = {name: isfinite(p.grad).all() for name, p in trained.items() if p.grad is not None}
         whole = isfinite(loss)
-        for flag in each:
+        for flag in each.values():
             whole = whole & flag
     return whole, each
 
@@ -55,14 +55,14 @@ def non_finite_loss(loss: float, batch: Sequence[Any]) -> NonFiniteError:
 
 
 def non_finite_step(
-    net: Module, forward: Forward, batch: Sequence[Any], loss: float, flags: Sequence[Any]
+    net: Module, forward: Forward, batch: Sequence[Any], loss: float, flags: Mapping[str, bool]
 ) -> NonFiniteError:
     """Return the error for a step that was not taken, naming the first thing that was not finite: an input, a
     parameter, a module's output, the loss, or the gradient that the backward pass came to first; and the op
-    that made it, with its line. `forward` returns the loss of a batch, and outputs.
+    that made it, with its line. `forward` returns the loss of a batch, and outputs; `flags` say which
+    gradients are finite, in the order of the forward pass.
     """
-    named = [name for name, p in net.named_parameters() if p.grad is not None]
-    wrong = [name for name, flag in zip(named, flags, strict=bool(flags)) if not flag]
+    wrong = [name for name, flag in flags.items() if not flag]
     if found := non_finite_input(batch) or _non_finite_parameter(net) or first_module(net, batch[0]):
         rule = found
     elif not np.isfinite(loss):

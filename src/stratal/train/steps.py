@@ -88,6 +88,7 @@ class TrainingStep:
         self, net: Module, loss: Loss, optimizer: Optimizer, options: StepOptions, compiled: bool = True
     ) -> None:
         self.net, self.loss, self.optimizer, self.options = net, loss, optimizer, options
+        self._parts = {"": net, **({"loss.": loss} if isinstance(loss, Module) else {})}  # by prefix of names
         self.scaler = GradScaler(enabled=options.scales)
         self.pending = 0  # batches whose gradients no update has used
         self.skipped = False
@@ -136,7 +137,7 @@ class TrainingStep:
         loss, outputs = self._gather(x, y)
         if self.options.check_finite == "gradients" and not isfinite(value := loss.item()):
             self.discard()
-            raise non_finite_step(self.net, self._forward, (x, y), value, ())
+            raise non_finite_step(self.net, self._forward, (x, y), value, {})
         self.pending += 1
         if self.pending == self.options.accumulate:
             self._finish_with((x, y), loss)
@@ -161,20 +162,49 @@ class TrainingStep:
         if self.options.scales:
             self.skipped = bool(flags)
         elif flags is not None and not bool(flags[0]):
-            each = [bool(flag) for flag in flags[1]]
+            each = {name: bool(flag) for name, flag in flags[1].items()}
             raise non_finite_step(self.net, self._forward, batch, loss.item(), each)
 
     # -- what is compiled ------------------------------------------------------------------------------------
     def _train(self, x: Any, y: Any) -> tuple[Tensor, Any, Any]:
         loss, outputs = self._forward(x, y)
         self.optimizer.zero_grad()
-        self.scaler.scale(loss).backward()
+        self._backward(loss)
         return loss.detach(), outputs, self._update_with(loss, 1)
 
     def _add_gradients(self, x: Any, y: Any) -> tuple[Tensor, Any]:
         loss, outputs = self._forward(x, y)
-        self.scaler.scale(loss).backward()
+        self._backward(loss)
         return loss.detach(), outputs
+
+    def _backward(self, loss: Tensor) -> None:
+        """Add to the gradients of the optimizer's parameters. Those of others are dropped: nothing would ever
+        clear them, and a compiled step does not compute them.
+        """
+        self.scaler.scale(loss).backward()
+        self._refuse_other_parameters()
+        given = {id(p) for p in self._given()}
+        for part in self._parts.values():
+            for p in part.parameters():
+                if id(p) not in given:
+                    p.grad = None
+
+    def _given(self) -> list[Tensor]:
+        """Return the optimizer's parameters."""
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
+
+    def _trained(self) -> dict[str, Tensor]:
+        """Return the optimizer's parameters that have a gradient, by name, in the order of the net's, the
+        loss's and others.
+        """
+        names: dict[int, str] = {}
+        for prefix, part in self._parts.items():
+            for name, p in part.named_parameters():
+                names.setdefault(id(p), prefix + name)
+        order = {key: k for k, key in enumerate(names)}
+        given = [(p, f"parameter {k} of the optimizer") for k, p in enumerate(self._given())]
+        given.sort(key=lambda pair: order.get(id(pair[0]), len(order)))
+        return {names.get(id(p), other): p for p, other in given if p.grad is not None}
 
     def _forward(self, x: Any, y: Any) -> tuple[Tensor, Any]:
         with self.options.cast():
@@ -192,20 +222,21 @@ class TrainingStep:
         """Update with the gradients of some batches. Returns whether they are finite, where that is asked; in
         float16 whether they overflow.
         """
-        options = self.options
-        self._refuse_other_parameters()
+        options, given = self.options, self._given()
         if options.scales:
             self.scaler.unscale_(self.optimizer)
         if batches > 1:
             with no_grad():
-                for p in self.net.parameters():
+                for p in given:
                     if p.grad is not None:
                         p.grad.copy_(p.grad / batches)
-        flags: Any = finite_gradients(self.net, loss) if options.check_finite == "gradients" else None
+        flags: Any = None
+        if options.check_finite == "gradients":
+            flags = finite_gradients(self._trained(), loss)
         if options.clip_value is not None:
-            clip_grad_value_(self.net.parameters(), options.clip_value)
+            clip_grad_value_(given, options.clip_value)
         if options.clip_norm is not None:
-            clip_grad_norm_(self.net.parameters(), options.clip_norm)
+            clip_grad_norm_(given, options.clip_norm)
         if flags is not None:
             step_where(flags[0], self.optimizer)
         elif options.scales:
@@ -220,7 +251,7 @@ class TrainingStep:
         """Raises: CallOrderError where no parameter of the optimizer has a gradient, or some are of a part
         that the net has no more, and those of the part in its place would not be trained.
         """
-        given = [p for group in self.optimizer.param_groups for p in group["params"]]
+        given = self._given()
         nets = {id(p) for p in self.net.parameters()}
         if any(p.grad is not None for p in given):
             stale = any(p.grad is None and id(p) not in nets for p in given)
