@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from stratal.base.tree import TreeError
 from stratal.tensor.calls.moves import stack
 from stratal.tensor.tensor import Tensor, tensor
 
+_NAMED: Final = (str, bytes, bool, int, float, complex, type(None))
 Path = tuple[tree.Key, ...]
 Names = Sequence[int] | np.ndarray[Any, Any]
 _PLAIN: Final = {bool, int, float, complex}
@@ -220,3 +222,21 @@ def _exact(arrays: list[np.ndarray[Any, Any]], path: Path) -> list[np.ndarray[An
             hint="cast them in the data set",
         )  # fmt: skip
     return [a.astype(np.int64 if low < 0 else np.uint64) for a in arrays]
+
+
+def digest_of(batch: Any) -> str | None:
+    """Return a digest of a batch: of the types and bytes of tensors, arrays, numbers and texts, of the types
+    of other objects; None of no batch, and a digest as it is.
+    """
+    if batch is None or isinstance(batch, str):
+        return batch
+    found = hashlib.blake2b(digest_size=16)
+    for leaf in tree.leaves(batch):
+        array = np.asarray(leaf.detach() if isinstance(leaf, Tensor) else leaf)
+        found.update(f"{array.dtype} {array.shape}".encode())
+        if array.dtype.kind != "O":
+            found.update(array.tobytes())
+            continue
+        for value in array.reshape(-1).tolist():
+            found.update(repr(value if isinstance(value, _NAMED) else type(value)).encode())
+    return found.hexdigest()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
+from copy import copy, deepcopy
 from itertools import islice
 from operator import index
 from typing import Any, Final
+from zlib import crc32
 
 import numpy as np
 
 from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError
-from stratal.data.collate import collate_named, collated_columns, default_convert
+from stratal.data.collate import collate_named, collated_columns, default_convert, digest_of
 from stratal.data.datasets import Dataset, Subset, TensorDataset, generator_of, read_in_order
-from stratal.data.samplers import BatchSampler, SequentialSampler
+from stratal.data.samplers import BatchSampler, SequentialSampler, draw_ahead
 from stratal.data.shuffle import part_of, permutation, span_of, starving
 from stratal.data.worker_processes import ProcessPool
 from stratal.data.workers import (
@@ -56,8 +58,8 @@ class DataLoader:
     `shard` is (rank, number of ranks): each rank gets its part of every batch, so that all of them together
     see what one process would, no sample lost or repeated, whatever their number. `batch_size` stays that of
     the whole batch; orders must come from a seed, which is the same on all ranks.
-    `state_dict` says where the loader stands, so that a resumed run sees the batches it would have seen; the
-    generator of later epochs has a state of its own. A sampler's state is part of it, where it has one; an
+    `state_dict` says where the loader stands, so that a resumed run sees the batches it would have seen, in
+    later epochs, too: the state of `generator` is part of it, and that of a sampler (see `data.samplers`). An
     iterable is read again from its beginning up to there.
     """
 
@@ -88,6 +90,9 @@ class DataLoader:
         self.generator = generator
         self.epoch = 0  # under way, or next
         self._done = 0  # batches of it handed out
+        self._opening: Any = None  # the sampler's state where it began
+        self._mark: int | None = None  # a checksum of the positions handed out, where a sampler gives them
+        self._last: Any = None  # the last batch of an iterable, or its digest
         self._drawn: int | None = None  # the key of its order
         self._resumed = False
         self._begun = False  # an iterator can be read once
@@ -176,21 +181,28 @@ class DataLoader:
     def __iter__(self) -> Iterator[Any]:
         if self._done and not self._resumed:  # an epoch left in the middle is over
             self._ends()
-        self._resumed = False
+        goes_on, self._resumed = self._resumed and self._done > 0, False
+        if self._stateful is not None and not goes_on:
+            draw_ahead(self._stateful)
+            self._opening = deepcopy(self._stateful.state_dict())
         if self.shuffle and self.seed is None and self._drawn is None:
             self._drawn = generator_of("DataLoader", None, self.generator).next_host_key()
         epoch = self.epoch
-        for k, batch in enumerate(self._batches(), self._done + 1):
+        marks: deque[int] = deque()  # of batches that are read ahead
+        for k, batch in enumerate(self._batches(marks), self._done + 1):
+            mark = marks.popleft() if marks else None
             if self.epoch == epoch:
-                self._done = k
+                self._done, self._mark = k, mark
+                self._last = batch if self._iterable else None
             yield batch
         if self.epoch == epoch:
             self._ends()
 
     def _ends(self) -> None:
         self.epoch, self._done, self._drawn = self.epoch + 1, 0, None
+        self._opening = self._mark = self._last = None
 
-    def _batches(self) -> Iterator[Any]:
+    def _batches(self, marks: deque[int]) -> Iterator[Any]:
         """Yield the batches of the epoch that are not done, made here or by workers."""
         items: Iterator[Any]
         work: Callable[[Any], Any]
@@ -198,12 +210,11 @@ class DataLoader:
             items, work = self._rows(), self._of_rows
         else:
             items, work = self._positions(), self._of_positions
+            if self._ordering is not None:
+                items = _marked(items, marks)
         options = self.workers
-        if (again := sum(1 for _ in islice(items, self._done))) < self._done:
-            raise AttributeValueError(
-                "DataLoader: an epoch has the batches that it had when it began",
-                got=f"{again}, of at least {self._done}", hint="change the data between epochs",
-            )  # fmt: skip
+        if self._done:
+            self._skip(items, work, marks)
         if not options.num_workers:
             yield from called(work, items)
             return
@@ -219,12 +230,35 @@ class DataLoader:
             if pool is not self._pool:
                 pool.stop()
 
+    def _skip(self, items: Iterator[Any], work: Callable[[Any], Any], marks: deque[int]) -> None:
+        """Read the batches that are handed out already. Raises: AttributeValueError where they are others."""
+        again, item = 0, None
+        for again, item in enumerate(islice(items, self._done), 1):  # noqa: B007  # both are of the last one
+            pass
+        if again < self._done:
+            raise AttributeValueError(
+                "DataLoader: an epoch has the batches that it had when it began",
+                got=f"{again}, of at least {self._done}", hint="change the data between epochs",
+            )  # fmt: skip
+        source = self.dataset if self._iterable else self._ordering
+        is_other = bool(marks) and self._mark is not None and marks[-1] != self._mark
+        if self._last is not None:
+            is_other = digest_of(work(item)) != digest_of(self._last)
+        if is_other:
+            raise AttributeValueError(
+                "DataLoader: an epoch goes on in the order it began with",
+                got=f"another one of a {type(source).__name__}",
+                hint="an iterable begins anew in each epoch" if self._iterable
+                else "the state of a sampler before __iter__ decides on all that __iter__ gives",
+            )  # fmt: skip
+        marks.clear()
+
     def _new_pool(self) -> WorkerPool | ProcessPool:
         options, seed = self.workers, self._seed_of_workers()
         if not self.processes:
             return WorkerPool(options, seed, self.dataset)
         sent = copy(self)  # what makes batches of positions, and no more
-        sent._pool = sent.sampler = sent.batch_sampler = sent.generator = None
+        sent._pool = sent.sampler = sent.batch_sampler = sent.generator = sent._opening = None
         sent.workers = WorkerOptions()
         return ProcessPool(options, seed, sent._of_positions)
 
@@ -299,15 +333,27 @@ class DataLoader:
         return collate_named(rows, names) if self.collate_fn is None else self.collate_fn(list(rows))
 
     @property
+    def _ordering(self) -> Any:
+        """The sampler that gives positions, or batches of them; None of the loader's own order."""
+        return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    @property
+    def _stateful(self) -> Any:
+        """The sampler, where it says where it stands."""
+        return self._ordering if self.resumes and hasattr(self._ordering, "load_state_dict") else None
+
+    @property
     def resumes(self) -> bool:
         """Whether an epoch goes on from its middle: an order of the loader's own, or of a sampler that is a
-        sequence, or says where it stands.
+        sequence, or says where it stands. What an iterable reads next, nobody knows.
         """
-        order: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
+        order = self._ordering
         while isinstance(order, BatchSampler):
             order = order.sampler
-        fixed = (list, tuple, range, np.ndarray, SequentialSampler)
-        return order is None or isinstance(order, fixed) or hasattr(order, "load_state_dict")
+        if order is None:
+            return not self._iterable
+        fixed = isinstance(order, (list, tuple, range, np.ndarray, SequentialSampler))
+        return fixed or (hasattr(order, "state_dict") and hasattr(order, "load_state_dict"))
 
     def _ordered_by(self) -> dict[str, Any]:
         """Return what positions in an epoch count in, beside seeds."""
@@ -318,22 +364,23 @@ class DataLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the loader stands: its seed or the key it drew, its epoch, how many of the epoch's
-        batches are out, and the state of a sampler in the middle of an epoch, where it has one.
+        batches are out, the state of its generator, and that of a sampler where the epoch began.
         """
         state: dict[str, Any] = {
             "seed": self.seed, "drawn": self._drawn, "epoch": self.epoch, "batch": self._done,
         }  # fmt: skip
+        if self.generator is not None:
+            state["generator"] = self.generator.get_state()
+        if self._stateful is not None:
+            state["sampler"] = deepcopy(self._opening if self._done else self._stateful.state_dict())
         if self._done:
-            state["of"] = self._ordered_by()
-        sampler: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
-        if self._done and hasattr(sampler, "state_dict"):
-            state["sampler"] = sampler.state_dict()
+            state |= {"of": self._ordered_by(), "order": self._mark, "last": digest_of(self._last)}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go where another loader of the same data stood; the next iteration goes on from there.
 
-        Raises: AttributeValueError where that is in an epoch of other batches, or its order is not known.
+        Raises: AttributeValueError where that is in an epoch of other batches, or the order is not known.
         """
         before, now = state.get("of") or {}, self._ordered_by()
         if other := [name for name in before if before[name] != now[name]]:
@@ -342,18 +389,25 @@ class DataLoader:
                 got=", ".join(f"{name} {now[name]} for {before[name]}" for name in other),
                 hint="change it between epochs",
             )  # fmt: skip
-        if state["batch"] and not self.resumes:
-            order: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
+        if (state["batch"] or state["epoch"]) and self._ordering is not None and not self.resumes:
             raise AttributeValueError(
-                "DataLoader: an epoch goes on in an order that can be had again",
-                got=f"a {type(order).__name__} without state_dict and load_state_dict",
+                "DataLoader: goes on in an order that can be had again",
+                got=f"a {type(self._ordering).__name__} without state_dict and load_state_dict",
                 hint="st.data.RandomSampler and WeightedRandomSampler have them",
+            )  # fmt: skip
+        if "generator" in state and self.generator is None:
+            raise AttributeValueError(
+                "DataLoader: goes on with the generator it began with", got="none of its own",
+                hint="generator= as it was",
             )  # fmt: skip
         self.seed, self._drawn = state["seed"], state.get("drawn")
         self.epoch, self._done = state["epoch"], state["batch"]
-        sampler: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
-        if "sampler" in state and hasattr(sampler, "load_state_dict"):
-            sampler.load_state_dict(state["sampler"])
+        self._mark, self._last = state.get("order"), state.get("last")
+        if self.generator is not None and "generator" in state:
+            self.generator.set_state(state["generator"])
+        if self._stateful is not None and "sampler" in state:
+            self._opening = deepcopy(state["sampler"])
+            self._stateful.load_state_dict(deepcopy(state["sampler"]))
         self._resumed = True
 
 
@@ -377,6 +431,15 @@ def _refuse(others: Mapping[str, Any]) -> None:
         takes, reason = _REFUSED[name]
         if value != takes:
             raise AttributeValueError(f"DataLoader: {name} is {takes!r}", got=repr(value), hint=reason)
+
+
+def _marked(items: Iterator[Array], marks: deque[int]) -> Iterator[Array]:
+    """Yield positions of batches; `marks` gets a checksum of all positions up to each."""
+    mark = 0
+    for positions in items:
+        mark = crc32(positions.data, mark)
+        marks.append(mark)
+        yield positions
 
 
 def _in_parts(positions: Iterable[Any], size: int) -> Iterator[Array]:

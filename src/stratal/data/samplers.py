@@ -1,7 +1,10 @@
 """Samplers: the positions of an epoch, in the order in which a loader reads them.
 
 Each iteration is a new draw. Its key comes from `generator`, by default the one that `st.manual_seed` starts.
-`state_dict` holds that key, so that a resumed loader goes on in the same order.
+
+A loader asks a sampler for its state where an epoch begins, before `__iter__`, and to go on in that epoch it
+iterates a sampler of that state again, over all positions: `state_dict` decides on all that the next
+`__iter__` gives. A state of a generator, the number of the epoch, or a position, 0 by then, does so.
 """
 
 from __future__ import annotations
@@ -47,25 +50,37 @@ class _RandomSampler(Sampler):
     def __init__(self, generator: Generator | None) -> None:
         generator_of(type(self).__name__, None, generator)
         self.generator = generator
-        self._key: int | None = None  # of the last iteration
-        self._resumed = False
+        self._key: int | None = None  # of the next iteration, once it is drawn
 
     def __iter__(self) -> Iterator[int]:
-        if not self._resumed or self._key is None:
+        key, self._key = self.draw(), None
+        return iter(self._order(key).tolist())
+
+    def draw(self) -> int:
+        """Draw the key of the next iteration, where that is still to do: `state_dict` has it from then on."""
+        if self._key is None:
             self._key = generator_of("", None, self.generator).next_host_key()
-        self._resumed = False
-        return iter(self._order(self._key).tolist())
+        return self._key
 
     def _order(self, key: int) -> Array:
         raise NotImplementedError
 
-    def state_dict(self) -> dict[str, int | None]:
-        """Return the key of the last iteration."""
-        return {"key": self._key}
+    def state_dict(self) -> dict[str, Any]:
+        """Return the key of the next iteration, if it is drawn, and the state of a generator of its own."""
+        return {"key": self._key, "generator": None if self.generator is None else self.generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration be the last one of another sampler."""
-        self._key, self._resumed = state["key"], True
+        """Let the next iterations be those of another sampler. Raises: AttributeValueError."""
+        own = state.get("generator")
+        if "generator" in state and (own is None) != (self.generator is None):
+            raise AttributeValueError(
+                f"{type(self).__name__}: goes on with the generator it began with",
+                got="none of its own" if self.generator is None else "one of its own",
+                hint="generator= as it was",
+            )
+        self._key = state["key"]
+        if own is not None and self.generator is not None:
+            self.generator.set_state(own)
 
 
 class RandomSampler(_RandomSampler):
@@ -166,6 +181,10 @@ class BatchSampler(Sampler):
         full, rest = divmod(len(self.sampler), self.batch_size)  # type: ignore[arg-type]
         return full + bool(rest and not self.drop_last)
 
+    def draw(self) -> None:
+        """Let the sampler draw its next order, where it does so ahead."""
+        draw_ahead(self.sampler)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the sampler; empty where it has none."""
         return self.sampler.state_dict() if hasattr(self.sampler, "state_dict") else {}
@@ -174,6 +193,12 @@ class BatchSampler(Sampler):
         """Give the sampler the state of another one."""
         if state and hasattr(self.sampler, "load_state_dict"):
             self.sampler.load_state_dict(state)
+
+
+def draw_ahead(sampler: Any) -> None:
+    """Let a sampler of ours draw its next order, so that its state has it."""
+    if isinstance(sampler, _RandomSampler | BatchSampler):
+        sampler.draw()
 
 
 def _philox(key: int) -> np.random.Generator:

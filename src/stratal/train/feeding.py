@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, cast
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from stratal.base import tree
 from stratal.base.dtypes import float32, float64
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
+from stratal.data.collate import digest_of
 from stratal.data.datasets import TensorDataset
 from stratal.data.loader import DataLoader
 from stratal.tensor.functions.random import Generator
@@ -22,6 +22,7 @@ from stratal.train.randomness import random_state, set_random_state
 
 DEFAULT_BATCH: Final = 32
 _NO_NUMBERS: Final = "OUSMm"  # kinds of NumPy's dtypes: objects, texts, times
+_HINT: Final = "draw from random, np.random, torch or st.manual_seed's generator, or define state_dict"
 
 
 class Batches:
@@ -48,6 +49,8 @@ class Batches:
         self._passes = 0
         self._random: Any = None  # the generators' state where a pass began that cannot go to a position
         self._seen: Any = None  # the last batch of such a pass, or its digest
+        self._opening: str | None = None  # the digest of the first batch of the first such pass
+        self._checks = False  # whether the next pass is the first of a run that goes on
 
     def count(self) -> int | None:
         """Return how many batches a pass has, None where that is not known."""
@@ -64,8 +67,11 @@ class Batches:
                 hint="give a list, a DataLoader, or an object whose __iter__ begins anew",
             )  # fmt: skip
         self._passes += 1
-        for batch in self.source if self._keeps_position() else self._from_position():
+        keeps_position = self._keeps_position()
+        for batch in self.source if keeps_position else self._from_position():
             self.begun, self._seen = self.begun + 1, self._as_tensors(batch)
+            if self._opening is None and not keeps_position:
+                self._opening = digest_of(self._seen)
             yield self._seen
         self.begun, self._random, self._seen = 0, None, None
 
@@ -77,33 +83,53 @@ class Batches:
         numbers of the pass's beginning.
         """
         now = self._generators()
+        checks, self._checks = self._checks, False
         if self._random is None:
             self._random = now
-            return iter(self.source)
+            return self._another_pass(now) if checks else iter(self.source)
         self._restore(self._random)
         batches = iter(self.source)
         last = deque(islice(batches, self.begun), 1)
-        if self._seen is not None and (not last or _digest(self._as_tensors(last[0])) != self._seen):
+        if self._seen is not None and (not last or digest_of(self._as_tensors(last[0])) != self._seen):
             raise AttributeValueError(
                 f"{self.name}: a pass goes on with the batches that it began with",
                 got=f"another batch {self.begun} of a {type(self.source).__name__}",
-                hint="draw from random, np.random, torch or st.manual_seed's generator, or define state_dict",
+                hint=_HINT,
             )  # fmt: skip
         self._restore(now)
         return batches
 
+    def _another_pass(self, now: Mapping[str, Any]) -> Iterator[Any]:
+        """Return the iterator of the first pass of a run that goes on after passes of a process before.
+
+        Raises: AttributeValueError where it begins as the run's first pass did, and the next one, with the
+        same random numbers, does not: it depends on what the source itself counts or draws, from the start.
+        """
+        batches = iter(self.source)
+        first = list(islice(batches, 1))
+        if not first or digest_of(self._as_tensors(first[0])) != self._opening:
+            return chain(first, batches)
+        del batches  # a loader has one pass at a time
+        self._restore(now)
+        batches = iter(self.source)
+        again = list(islice(batches, 1))
+        if not again or digest_of(self._as_tensors(again[0])) != self._opening:
+            raise AttributeValueError(
+                f"{self.name}: a run goes on with passes that it can have again",
+                got=f"the first pass of a {type(self.source).__name__}, whose passes differ", hint=_HINT,
+            )  # fmt: skip
+        return chain(again, batches)
+
     def _generators(self) -> dict[str, Any]:
-        """Return the state of all generators, and of PyTorch's that a loader of its own may have."""
-        own: Any = getattr(self.source, "generator", None)
-        is_torchs = type(own).__module__.partition(".")[0] == "torch"
-        return {**random_state(), **({"of the loader": own.get_state().numpy().copy()} if is_torchs else {})}
+        """Return the state of all generators, and of those that a loader and its samplers have."""
+        own = {f"of the {owner}": _state_of(g) for owner, g in _own_generators(self.source).items()}
+        return {**random_state(), **own}
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         set_random_state(state)
-        torch: Any = sys.modules.get("torch")
-        if "of the loader" in state and torch is not None:
-            own: Any = getattr(self.source, "generator", None)
-            own.set_state(torch.from_numpy(np.array(state["of the loader"])))
+        for owner, generator in _own_generators(self.source).items():
+            if (found := state.get(f"of the {owner}")) is not None:
+                _set_state(generator, found)
 
     def _as_tensors(self, batch: Any) -> tuple[Any, ...]:
         parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
@@ -132,12 +158,13 @@ class Batches:
     def state_dict(self) -> dict[str, Any]:
         """Return where the pass stands: the loader's own state where it has one, else how many are out."""
         loader: Any = self.source if self._keeps_position() else None
-        generator = getattr(loader, "generator", None)
+        own = {} if loader is not None else _own_generators(self.source)
         return {
             "batch": self.begun, "random": self._random,
-            "seen": _digest(self._seen) if loader is None else None,
+            "seen": digest_of(self._seen) if loader is None else None,
             "loader": None if loader is None else loader.state_dict(),
-            "generator": generator.get_state() if isinstance(generator, Generator) else None,
+            "generators": {owner: _state_of(generator) for owner, generator in own.items()},
+            "opening": self._opening,
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -149,12 +176,16 @@ class Batches:
                 got=type(self.source).__name__,
             )
         self.begun, self._random = int(state["batch"]), state["random"]
-        self._seen = state.get("seen")
+        self._seen, self._opening = state.get("seen"), state.get("opening")
+        self._checks = self._opening is not None and not self.begun
+        saved = dict(state.get("generators") or {})
         if loader is not None:
             loader.load_state_dict(state["loader"])
-        generator = getattr(loader, "generator", None)
-        if state["generator"] is not None and isinstance(generator, Generator):
-            generator.set_state(state["generator"])
+            if state.get("generator") is not None:  # as older checkpoints have it
+                saved["loader"] = state["generator"]
+        for owner, generator in _own_generators(self.source).items():
+            if owner in saved:
+                _set_state(generator, saved[owner])
 
 
 class _NoNumbersError(Exception):
@@ -195,16 +226,29 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list | tuple)
 
 
-def _digest(batch: Any) -> str | None:
-    """Return a digest of the tensors of a batch, of types and bytes; None of no batch."""
-    if batch is None or isinstance(batch, str):
-        return batch
-    found = hashlib.blake2b(digest_size=16)
-    for leaf in tree.leaves(batch):
-        array = np.asarray(leaf.detach() if isinstance(leaf, Tensor) else leaf)
-        found.update(f"{array.dtype} {array.shape}".encode())
-        found.update(array.tobytes() if array.dtype.kind != "O" else repr(array.tolist()).encode())
-    return found.hexdigest()
+def _own_generators(source: Any) -> dict[str, Any]:
+    """Return the generators of Stratal and PyTorch that a loader and its samplers draw from, by owner."""
+    batched = getattr(source, "batch_sampler", None)
+    owners = {
+        "loader": source, "sampler": getattr(source, "sampler", None), "batch_sampler": batched,
+        "batch_sampler.sampler": getattr(batched, "sampler", None),
+    }  # fmt: skip
+    found = {owner: getattr(value, "generator", None) for owner, value in owners.items()}
+    return {owner: g for owner, g in found.items() if isinstance(g, Generator) or _is_torchs(g)}
+
+
+def _is_torchs(generator: Any) -> bool:
+    return generator is not None and type(generator).__module__.partition(".")[0] == "torch"
+
+
+def _state_of(generator: Any) -> Any:
+    state = generator.get_state()
+    return state.numpy().copy() if _is_torchs(generator) else np.asarray(state)
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    array = np.array(state)
+    generator.set_state(sys.modules["torch"].from_numpy(array) if _is_torchs(generator) else array)
 
 
 def is_rows(data: Any) -> bool:

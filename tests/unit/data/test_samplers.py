@@ -79,6 +79,170 @@ def test_what_pytorch_refuses_is_refused(made: Any) -> None:
         made(st.data)
 
 
+class Permuted:
+    """A sampler of somebody's, whose order is drawn anew in each epoch."""
+
+    def __init__(self) -> None:
+        self.epoch, self.position, self.rng = 0, 0, np.random.default_rng(3)
+
+    def __len__(self) -> int:
+        return 22
+
+    def order(self) -> list[int]:
+        return np.random.default_rng(self.epoch).permutation(22).tolist()
+
+
+class OfGenerator(Permuted):
+    def __iter__(self) -> Any:
+        return iter(self.rng.permutation(22).tolist())
+
+    def state_dict(self) -> Any:
+        return self.rng.bit_generator.state
+
+    def load_state_dict(self, state: Any) -> None:
+        self.rng.bit_generator.state = state
+
+
+class OfPosition(Permuted):
+    """As torchdata's: it goes on where it stood."""
+
+    def __iter__(self) -> Any:
+        for place in self.order()[self.position :]:
+            self.position += 1
+            yield place
+        self.epoch, self.position = self.epoch + 1, 0
+
+    def state_dict(self) -> Any:
+        return {"epoch": self.epoch, "position": self.position}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.epoch, self.position = state["epoch"], state["position"]
+
+
+class OfEpochs(OfPosition):
+    """Which counts epochs as they begin."""
+
+    def __iter__(self) -> Any:
+        self.epoch += 1
+        return iter(self.order())
+
+
+class OfEndedEpochs(OfPosition):
+    def __iter__(self) -> Any:
+        yield from self.order()
+        self.epoch += 1
+
+
+STATES: dict[str, Any] = {
+    "random": lambda: RandomSampler(range(22)),
+    "random of its own": lambda: RandomSampler(range(22), generator=st.Generator(3)),
+    "more": lambda: RandomSampler(range(22), num_samples=30, generator=st.Generator(3)),
+    "weighted": lambda: WeightedRandomSampler(np.arange(22), 17, generator=st.Generator(3)),
+    "subset": lambda: SubsetRandomSampler(range(3, 20), generator=st.Generator(3)),
+    "fixed": lambda: [3, 1, 4, 15, 9, 2, 6, 5, 8, 7], "sequential": lambda: SequentialSampler(range(22)),
+    "its generator": OfGenerator, "its position": OfPosition, "its epoch": OfEpochs,
+    "epochs that ended": OfEndedEpochs, "own order": lambda: None,
+}  # fmt: skip
+NUMBERS = st.data.TensorDataset(np.arange(22))
+
+
+def loader_of(state: str, form: int) -> DataLoader:
+    """Return a loader of batches of 4, of one of four forms."""
+    sampler, workers = STATES[state](), form % 2 * 2
+    if sampler is None:
+        return DataLoader(NUMBERS, 4, shuffle=True, generator=st.Generator(3), num_workers=workers)
+    if form < 2:
+        return DataLoader(NUMBERS, 4, sampler=sampler, num_workers=workers)
+    return DataLoader(NUMBERS, batch_sampler=BatchSampler(sampler, 4, True), num_workers=workers)  # type: ignore[arg-type]
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("done", [0, 3, 5, 6, 8])
+@pytest.mark.parametrize("form", range(4))
+@pytest.mark.parametrize("state", STATES)
+def test_a_loader_resumed_anywhere_goes_on_as_the_one_it_was_in_later_epochs_too(
+    state: str, form: int, done: int
+) -> None:
+    def values(batches: Any) -> list[Any]:
+        return [x.tolist() for (x,) in batches]
+
+    st.manual_seed(2)
+    stopped = loader_of(state, form)
+    epochs, left = [iter(stopped)], done
+    while left:  # an epoch's end is seen only by asking for a batch more
+        if next(epochs[-1], None) is None:
+            epochs.append(iter(stopped))
+        else:
+            left -= 1
+    saved, drawn = stopped.state_dict(), st.get_rng_state()
+    expected = values(epochs[-1]), values(stopped), values(stopped)
+    resumed = loader_of(state, form)
+    resumed.load_state_dict(saved)
+    again = resumed.state_dict()
+    st.set_rng_state(drawn)
+    assert str(again) == str(saved)
+    assert (values(resumed), values(resumed), values(resumed)) == expected
+    between = loader_of(state, form)  # in no epoch
+    between.load_state_dict(stopped.state_dict())
+    drawn = st.get_rng_state()
+    expected = values(stopped), values(stopped), []
+    st.set_rng_state(drawn)
+    assert (values(between), values(between), []) == expected
+
+
+def test_a_sampler_whose_state_does_not_decide_on_its_order_is_refused() -> None:
+    class Forgetful(OfGenerator):
+        def state_dict(self) -> Any:
+            return {}
+
+        def load_state_dict(self, state: Any) -> None:
+            pass
+
+    def loader(sampler: Any) -> DataLoader:
+        return DataLoader(NUMBERS, 4, sampler=sampler)
+
+    stopped, resumed = loader(Forgetful()), loader(Forgetful())
+    list(stopped)
+    batches = iter(stopped)
+    next(batches)
+    resumed.load_state_dict(stopped.state_dict())
+    with pytest.raises(st.StratalError, match="goes on in the order it began with") as caught:
+        next(iter(resumed))
+    assert caught.value.got == "another one of a Forgetful"
+    for other in (Permuted(), iter(range(22))):
+        with pytest.raises(st.StratalError, match="an order that can be had again"):
+            loader(other).load_state_dict({**stopped.state_dict(), "batch": 0})
+    own = DataLoader(NUMBERS, 4, shuffle=True, generator=st.Generator(1))
+    with pytest.raises(st.StratalError, match="the generator it began with"):
+        DataLoader(NUMBERS, 4, shuffle=True).load_state_dict(own.state_dict())
+    own = loader(RandomSampler(range(22), generator=st.Generator(1)))
+    with pytest.raises(st.StratalError, match="RandomSampler: goes on with the generator it began with"):
+        loader(RandomSampler(range(22))).load_state_dict(own.state_dict())
+
+
+def test_an_iterable_is_read_again_up_to_where_a_loader_stood_and_refused_where_it_gives_other_rows() -> None:
+    class Rows(st.data.IterableDataset[Any]):
+        def __init__(self, start: int) -> None:
+            self.start = start
+
+        def __iter__(self) -> Any:
+            return iter([(k, f"row {k}", {1}) for k in range(self.start, self.start + 9)])
+
+    def loader(start: int) -> DataLoader:
+        return DataLoader(Rows(start), 2, collate_fn=lambda rows: [*zip(*rows, strict=True)])
+
+    stopped = loader(0)
+    batches = iter(stopped)
+    next(batches)
+    state, resumed = stopped.state_dict(), loader(0)
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state and list(resumed) == list(batches)
+    other = loader(1)
+    other.load_state_dict(state)
+    with pytest.raises(st.StratalError, match="goes on in the order it began with"):
+        next(iter(other))
+
+
 def test_orders_follow_manual_seed_or_a_generator_and_differ_from_epoch_to_epoch() -> None:
     samplers = RandomSampler(range(40)), SubsetRandomSampler(range(40)), WeightedRandomSampler([1] * 40, 40)
     for sampler in samplers:

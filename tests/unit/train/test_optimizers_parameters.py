@@ -1,4 +1,4 @@
-"""A step clips, averages, checks and unscales gradients of the optimizer's parameters: of all, and only these."""
+"""A step clips, averages and checks the gradients of all of the optimizer's parameters, and of no others."""
 
 from __future__ import annotations
 
