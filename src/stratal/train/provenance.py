@@ -1,10 +1,13 @@
 """What decides the bits of a run beside its state: versions, and the programs its step was compiled to.
 
     state := {"stratal": version, "numpy": version,
-              "programs": {"step of f32[32,64], i64[32]": {graph's digest: program's digest}}}
+              "programs": {"step of f32[32,64], i64[32]": {graph's digest: program's digest},
+                           "step of any size": {graph's digest: program's digest}}}
 
 A step may be several graphs for batches of one type: gradients are begun, then added to. Of a graph that both
-runs have, programs are compared; where they have none in common for some type, the step is another one.
+runs have, programs are compared; where they have none in common for some type, the step is another one. Which
+sizes a program of any size is captured for, and up to which, depends on what came first, so that a resumed
+run may have others.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from stratal.tensor.capture.compiled import Compiled
 from stratal.tensor.tensor import Tensor
 
 _VERSIONS: Final = {"stratal": VERSION, "numpy": np.__version__}
+_ANY_SIZE: Final = "any size"
 _NAMES: Final = {"stratal": "Stratal", "numpy": "NumPy"}
 
 
@@ -49,7 +53,7 @@ class Provenance:
             if entry is None or entry.lazily:  # such a call runs no program of its own
                 continue
             types = ", ".join(str(x.type) for x in tree.leaves(batch) if isinstance(x, Tensor))
-            key = f"{name} of {types}"
+            key = f"{name} of {_ANY_SIZE if entry.sizes else types}"
             self._programs.setdefault(key, {})[entry.graph.digest] = entry.program.digest
             self._compare(key, at_end=False)
 
@@ -64,7 +68,7 @@ class Provenance:
         other = next((graph for graph in common if now[graph] != saved[graph]), None)
         if other is not None:
             self._tell(key, now[other], saved[other])
-        elif at_end and saved and not common:
+        elif at_end and saved and not common and not key.endswith(_ANY_SIZE):
             self._tell(key, *(next(reversed(programs.values())) for programs in (now, saved)))
 
     def _tell(self, key: str, now: str, saved: str) -> None:

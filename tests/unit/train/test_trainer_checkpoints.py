@@ -311,6 +311,46 @@ def test_what_is_not_compiled_has_no_programs_and_what_accumulates_has_two(
     assert names == ([] if "compiled" in options else ["gradients", "update"])
 
 
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"clip_norm": 0.1}], ids=str)
+@pytest.mark.parametrize("rows", [24, 20])
+@pytest.mark.parametrize("at", range(1, 6))
+def test_a_run_resumed_before_a_batch_of_another_size_is_told_of_no_other_program(
+    tmp_path: Path, at: int, rows: int, options: dict[str, Any]
+) -> None:
+    def run(folder: str, *callbacks: Any) -> Any:
+        st.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2))
+        opt = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        trainer = Trainer(
+            net, loss=nn.functional.cross_entropy, optimizer=opt, callbacks=callbacks, **options
+        )
+        manager = CheckpointManager(tmp_path / folder, every=1)
+        given = {"epochs": 3, "batch_size": 8, "checkpoints": manager, "resume": True}
+        trainer.fit((X[:rows], Y[:rows]), **given)
+        return {name: np.asarray(p.detach()).tobytes() for name, p in net.named_parameters()}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        whole = run("whole")
+        with pytest.raises(KeyboardInterrupt):
+            run("cut", StopsAt(at))
+        assert run("cut") == whole
+
+
+def test_a_program_of_any_size_is_compared_with_that_of_the_same_graph(tmp_path: Path) -> None:
+    manager = CheckpointManager(tmp_path)
+    small().fit((X, Y), batch_size=40, epochs=1, checkpoints=manager)
+    state = manager.load()
+    programs = state["provenance"]["programs"]
+    assert [*programs] == ["step of f32[40,6], i64[40]", "step of any size"]
+    (graph,) = programs["step of any size"]
+    programs["step of any size"][graph] = "0" * 32
+    st.save(state, manager.paths()[-1])
+    with pytest.warns(ChangedProgramWarning, match="the step of any size is .* with was 00000000"):
+        small().fit((X, Y), batch_size=40, epochs=2, checkpoints=manager, resume=True)
+
+
 def test_checkpoints_that_say_nothing_of_programs_are_read(tmp_path: Path) -> None:
     manager = CheckpointManager(tmp_path)
     small().fit([(X, Y)], epochs=1, checkpoints=manager)
