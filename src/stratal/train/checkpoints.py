@@ -5,7 +5,8 @@ Those in shards are folders `step-000000120.shards` (`formats.shards`), complete
     format        1
     stratal       the version that wrote it
     checkpoints   {file name: monitored value, or None} of all that stand when this one is written
-    trainer       net, optimizer, scaler, callbacks, metrics, generators, epoch, steps, history
+    trainer       net, loss where it has parameters or buffers, optimizer, scaler, callbacks, metrics,
+                  generators, epoch, steps, history
     feeds         where each source of data stands
     mode          which way the monitored column improves, "min" or "max"; older files have none
     provenance    versions, digests of the step's programs; older files have none

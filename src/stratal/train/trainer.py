@@ -357,7 +357,10 @@ class Trainer:
         }  # fmt: skip
 
     def _parts(self) -> dict[str, Any]:
-        return {"net": self.net, **({} if self.optimizer is None else {"optimizer": self.optimizer})}
+        """Return what is trained, by its name in a state: of a loss only what has parameters or buffers."""
+        loss = self.loss if isinstance(self.loss, Module) and self.loss.state_dict() else None
+        found = {"net": self.net, "loss": loss, "optimizer": self.optimizer}
+        return {name: part for name, part in found.items() if part is not None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state. Raises: AttributeValueError where callbacks or metrics are others."""
@@ -378,7 +381,13 @@ class Trainer:
                 got=f"{', '.join(here) or 'none'} for {', '.join(there) or 'none'}",
                 hint="callbacks without state_dict may come and go",
             )
-        parts = {name: part for name, part in self._parts().items() if state[name] is not None}
+        parts = self._parts()
+        if "loss" in parts and "loss" not in state and any(True for _ in parts["loss"].parameters()):
+            raise AttributeValueError(
+                "Trainer: resumes with the loss that it was saved with",
+                got=f"a {type(self.loss).__name__} with parameters, of which the state has none",
+            )
+        parts = {name: part for name, part in parts.items() if state.get(name) is not None}
         if ranks is not None:
             ranks.load_whole(parts, state)
         else:
