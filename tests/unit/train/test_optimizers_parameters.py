@@ -63,6 +63,18 @@ def test_what_the_optimizer_does_not_have_is_as_if_it_were_frozen(
     assert all(p.grad is None for p in others)
 
 
+def test_a_compiled_step_does_not_compute_gradients_of_what_nobody_trains() -> None:
+    sizes = []
+    for frozen in (True, False):
+        net = small()
+        net[0].requires_grad_(not frozen)
+        sgd = optim.SGD(net[3].parameters(), lr=0.1)
+        trainer = Trainer(net, loss=LOSS, optimizer=sgd, clip_norm=1.0)
+        trainer.fit((X, Y), batch_size=35, epochs=2)
+        sizes.append((len(trainer.step.programs["step"].graph.nodes), trainer.step.captures))
+    assert sizes[0] == sizes[1] and sizes[0][1] == 1
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("options", OPTIONS[:4], ids=str)
 def test_parameters_of_the_loss_are_clipped_and_averaged_with_the_nets(options: dict[str, Any]) -> None:
