@@ -27,10 +27,10 @@ class AudioFolder:
 
     def __init__(
         self, root: str | os.PathLike[str], *, rate: int | None = None, frames: int | None = None,
-        extensions: Sequence[str] = EXTENSIONS,
+        extensions: Sequence[str] = EXTENSIONS, classes: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         self._soundfile = required("soundfile", "audio")
-        self.classes, self.samples = class_folders("AudioFolder", root, extensions)
+        self.classes, self.samples = class_folders("AudioFolder", root, extensions, classes)
         self.frames = frames
         self.rate = rate or self._opened(0, lambda file: int(file.samplerate))
 
