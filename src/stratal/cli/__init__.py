@@ -73,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.hint == error.advice and error.hint.startswith("help()"):  # that is for those in Python
             command = next((a for a in given if a in COMMANDS), "COMMAND")
             error.hint = f"`stratal {command} --help` says what it takes"
+        error.where = tuple(line for line in error.where if not _started_us(line.file))
         print(f"stratal: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -84,3 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             what = error.filename or "cannot write the output"
             print(f"stratal: {what}: {error.strerror}", file=sys.stderr)
         return 1
+
+
+def _started_us(file: str) -> bool:
+    """Return whether a file is the script `stratal` that an installation makes, whose line tells nothing."""
+    return os.path.realpath(file) == os.path.realpath(sys.argv[0])

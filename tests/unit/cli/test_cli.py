@@ -228,3 +228,14 @@ def test_a_script_may_close_its_output(tmp_path: Path) -> None:
     ended = stratal("explain", str(tmp_path / "closes.py"))
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "1 program compiled" in ended.stdout
+
+
+def test_an_error_does_not_point_into_the_script_that_started_the_command(tmp_path: Path) -> None:
+    script = tmp_path / "stratal"  # as an installation has it
+    script.write_text("import sys\nfrom stratal.cli import main\nsys.exit(main())\n")
+    ended = subprocess.run(
+        [sys.executable, script, "train", tmp_path / "absent.toml"], capture_output=True, text=True,
+        stdin=subprocess.DEVNULL, check=False, timeout=60,
+    )  # fmt: skip
+    assert ended.returncode == 1 and "absent.toml" in ended.stderr
+    assert "hint:" in ended.stderr and "where:" not in ended.stderr
