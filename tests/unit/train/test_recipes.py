@@ -84,6 +84,8 @@ GOOD = 'kind = "table"\n[data]\npath = "a.csv"\ntarget = "y"\n'
     ('kind = "table"\nepochs = 3', r"epochs stands in the section \[training\]"),
     ('kind = "table"\n[trainig]\nepochs = 3', "did you mean training"),
     ('kind = "table"\n[data]\ntarget = "y"', r"\[data\] needs path"),
+    ('kind = "images"\n[data]\nfolder = "a"', "did you mean path"),
+    (GOOD + '[output]\nout = "a"', "did you mean folder"),
     (GOOD + "[training]\nlearning_rate = 1.0", "did you mean lr"),
     (GOOD + '[training]\nlr = "fast"', r'c.toml: \[training\] lr is a number above 0\n  got:   "fast"'),
     (GOOD + "[training]\nlr = inf", "lr is a number above 0"),
@@ -315,3 +317,47 @@ def test_empty_cells_of_texts_in_a_csv_file_are_missing_values(tmp_path: Path) -
     problem = problem_of(read_config(written(tmp_path, text + 'missing = "drop"\n')))
     assert problem.text.startswith("38 rows") and problem.options["classes"] == ["no", "yes"]
     assert problem.options["features"][1]["categories"] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("row", [0, 1500], ids=["early", "late"])
+@pytest.mark.parametrize(("column", "cell"), [("x", ""), ("x", "2.5"), ("y", ""), ("large", "")])
+def test_a_column_of_whole_numbers_may_have_empty_cells_and_fractions_in_any_row(
+    tmp_path: Path, row: int, column: str, cell: str
+) -> None:
+    rows = [{"x": k, "large": 20_240_101 + k, "y": k % 2} for k in range(1600)]
+    lines = [",".join(str(cell if (k, name) == (row, column) else value) for name, value in r.items())
+             for k, r in enumerate(rows)]  # fmt: skip
+    (tmp_path / "t.csv").write_text("\n".join(["x,large,y", *lines]) + "\n")
+    text = 'kind = "table"\n[data]\npath = "t.csv"\ntarget = "y"\n'
+    if not cell:
+        with pytest.raises(AttributeValueError, match=f"'{column}' has missing values") as caught:
+            problem_of(read_config(written(tmp_path, text)))
+        assert f"1 of 1600 rows, the first is row {row}" in caught.value.got
+    problem = problem_of(read_config(written(tmp_path, text + 'missing = "drop"\n')))
+    assert problem.text.startswith("1,600 rows" if cell else "1,599 rows")
+    assert problem.options["classes"] == [0, 1]
+
+
+def test_a_cell_that_is_no_number_is_named_with_what_a_configuration_can_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{k},{'n/a' if k == 1500 else k},{k % 2}" for k in range(1600)]
+    (tmp_path / "t.csv").write_text("\n".join(["x,z,y", *rows]) + "\n")
+    text = 'kind = "table"\n[data]\npath = "t.csv"\ntarget = "y"\n'
+    config = written(tmp_path, text + 'missing = "drop"\n')
+    assert main(["train", str(config)]) == 1
+    shown = capsys.readouterr().err
+    assert "t.csv:1502: row 1500, column 'z' cannot be read" in shown
+    assert "features = [...]" in shown and "Pipeline" not in shown
+    problem_of(read_config(written(tmp_path, text + 'features = ["x"]\n')))  # the column is not read
+
+
+def test_missing_values_and_delimiters_are_those_of_texts_too(tmp_path: Path) -> None:
+    rows = [f"{'no good' if k % 2 else '007'};{k % 2 if k != 4 else ''}" for k in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["text;label", *rows]) + "\n")
+    text = 'kind = "text"\n[data]\npath = "t.csv"\ndelimiter = ";"\n'
+    with pytest.raises(AttributeValueError, match="missing values"):
+        problem_of(read_config(written(tmp_path, text)))
+    problem = problem_of(read_config(written(tmp_path, text + 'missing = "drop"\n')))
+    assert problem.text.startswith("39 texts") and "007" in problem.options["vocabulary"]
+    assert problem.options["classes"] == [0, 1]

@@ -76,6 +76,17 @@ def whole_or_empty(cell: str) -> int | None:
     return whole(cell) if cell.strip() else None
 
 
+def number_or_empty(cell: str) -> float | None:
+    """Return a cell as an integer where it is one, else as a float; None where it is empty.
+
+    Raises: ValueError.
+    """
+    try:
+        return whole_or_empty(cell)
+    except ValueError:
+        return number(cell)
+
+
 _BLOCK: Final = 1 << 26  # bytes that Arrow parses at once; a longer record is left to Python
 FLOATS: Final = (float, number, whole_or_missing)
 REFUSALS: Final = (ValueError, TypeError, ArithmeticError, LookupError)  # of cells: int8("300"), Decimal("x")

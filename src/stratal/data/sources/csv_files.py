@@ -65,7 +65,8 @@ class CSV(Rows):
         given = {name: truth if kind in (bool, np.bool_) else kind for name, kind in (types or {}).items()}
         self.types: dict[str, Type] = given  # bool("False") is True
         checked_columns(self.records.paths[0], list(self.types), self._names, self._advice)
-        self.types |= self._found_types([c for c in self.columns if c not in self.types])
+        self._found = self._found_types([c for c in self.columns if c not in self.types])
+        self.types |= self._found
         chosen = {name: self.types[name] for name in self.columns}
         self._parser = _Parser(self.records, self._names, chosen, delimiter, encoding)
         row_bytes = sum(4 if kind in FLOATS else 64 for kind in chosen.values())
@@ -176,6 +177,8 @@ class CSV(Rows):
             except REFUSALS as error:
                 told = str(error)
                 reason = told if repr(cells[name]) in told else f"{cells[name]!r}: {told}"
+                if name in self._found:
+                    reason += f"; the first {_LOOKED_AT:,} rows are numbers: types={{{name!r}: function}}"
                 raise BadRowError(path, number, name, reason) from None
         return made
 

@@ -107,9 +107,8 @@ def _error(file: Path, rule: str, got: str, hint: str) -> AttributeValueError:
 def _near(name: Any, names: Mapping[str, Any]) -> str:
     """Return the hint for a name that is not there."""
     text = name if isinstance(name, str) else ""
-    near = get_close_matches(text, names, 1)
-    meant = near[0] if near else MEANT.get(text)
-    return f"did you mean {meant}?" if meant in names else f"there are {', '.join(names)}"
+    likely = [meant for meant in (MEANT.get(text), *get_close_matches(text, names, 1)) if meant in names]
+    return f"did you mean {likely[0]}?" if likely else f"there are {', '.join(names)}"
 
 
 def _shown(value: Any) -> str:

@@ -69,6 +69,8 @@ def _texts(about: str, example: list[str]) -> Key:
 
 
 _SHARE: Final = _number(0.2, "between 0 and 1", lambda v: 0 < v < 1, "share of rows that are held out")
+_MISSING: Final = _one_of("refuse", ("refuse", "drop"), "rows with missing values")
+_DELIMITER: Final = _character(",", "between the columns of a CSV file")
 _DROPOUT: Final = _number(0.0, "from 0 up to 1", lambda v: 0 <= v < 1, "share of units left out in training")
 
 _TRAINING: Final = {
@@ -96,8 +98,7 @@ KINDS: Final[dict[str, dict[str, dict[str, Key]]]] = {
             "target": _text("the column to predict", "failed"),
             "task": _one_of("classification", ("classification", "regression"), ""),
             "features": _texts("columns to predict from; all but the target otherwise", ["hours", "load"]),
-            "missing": _one_of("refuse", ("refuse", "drop"), "rows with missing values"),
-            "delimiter": _character(",", "between the columns of a CSV file"),
+            "missing": _MISSING, "delimiter": _DELIMITER,
             "validation": _SHARE,
         },
         "model": {"hidden": _wholes([64, 64], None, "sizes of hidden layers"), "dropout": _DROPOUT},
@@ -125,6 +126,7 @@ KINDS: Final[dict[str, dict[str, dict[str, Key]]]] = {
             "path": _text("a CSV or Parquet file, or a folder of .txt files for each class", "reviews.csv"),
             "text": _text("the column of texts", "review", "text"),
             "target": _text("the column of classes", "stars", "label"),
+            "missing": _MISSING, "delimiter": _DELIMITER,
             "vocabulary": _whole(20_000, 1, "most words that are known, the commonest"),
             "length": _whole(128, 1, "words of a text that are read"),
             "validation": _SHARE,
@@ -144,5 +146,6 @@ MEANT: Final = {
     "label": "target", "early_stopping": "patience", "output_dir": "folder", "out": "folder",
     "layers": "hidden", "file": "path", "columns": "features", "max_length": "length",
     "vocab_size": "vocabulary", "val_split": "validation", "root": "path", "image_size": "size",
+    "folder": "path", "directory": "path", "dir": "path", "data": "path", "files": "path",
     "tabular": "table", "csv": "table", "image": "images", "texts": "text",
 }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -59,7 +59,7 @@ def classes_of(config: Config, values: Sequence[Any]) -> tuple[list[Any], Array]
     return classes, np.array([numbers[v] for v in plain], np.int64)
 
 
-def missing_column(config: Config, name: str, there: Mapping[str, Any]) -> AttributeValueError:
+def missing_column(config: Config, name: str, there: Collection[str]) -> AttributeValueError:
     """Return the error for a column that a file does not have."""
     near = get_close_matches(name, there, 1)
     hint = f"did you mean {near[0]}?" if near else ""

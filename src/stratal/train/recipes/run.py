@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from stratal.base.errors import AttributeValueError
 from stratal.base.files import make_folder
+from stratal.data.bad_rows import BadRowError
 from stratal.formats import save
 from stratal.formats.files import write_atomically, writing
 from stratal.nn.module import Module
@@ -30,6 +33,11 @@ _PROBLEMS: Final = {"table": table_problem, "images": image_problem, "text": tex
 CONFIG, METRICS, MODEL, CHECKPOINTS = "config.toml", "metrics.csv", "model.stratal", "checkpoints"
 DATA: Final = "data.digest"
 _READ_WHOLE: Final = 1 << 28  # bytes of a folder that are read for its digest; of a larger one sizes count
+_ABOUT_BAD_ROWS: Final = {
+    "table": "correct it, or empty the cell; features = [...] in [data] names the columns to use",
+    "images": 'unreadable = "skip" in [data] leaves out images that cannot be read',
+    "text": "correct it in the file",
+}
 EVENTS: Final = "tensorboard"
 
 
@@ -49,7 +57,18 @@ def problem_of(config: Config) -> Problem:
     raise.
     """
     manual_seed(config.training["seed"])
-    return _PROBLEMS[config.kind](config)
+    with _bad_rows_hinted(config):
+        return _PROBLEMS[config.kind](config)
+
+
+@contextmanager
+def _bad_rows_hinted(config: Config) -> Iterator[None]:
+    """Let errors of rows say what a configuration, not a pipeline, does about them."""
+    try:
+        yield
+    except BadRowError as error:
+        error.hint = _ABOUT_BAD_ROWS[config.kind]
+        raise
 
 
 def run(
@@ -81,9 +100,10 @@ def run(
     trainer = Trainer(problem.net, loss=problem.loss, optimizer=optimizer, metrics=problem.metrics,
                       callbacks=callbacks, **given)  # fmt: skip
     manager = CheckpointManager(folder / CHECKPOINTS, keep_last=1, keep_best=1)
-    history = trainer.fit(problem.training, epochs=options["epochs"], validation=problem.validation,
-                          checkpoints=manager, resume=resume, progress=progress)  # fmt: skip
-    validation = trainer.evaluate(problem.validation)
+    with _bad_rows_hinted(config):
+        history = trainer.fit(problem.training, epochs=options["epochs"], validation=problem.validation,
+                              checkpoints=manager, resume=resume, progress=progress)  # fmt: skip
+        validation = trainer.evaluate(problem.validation)
     about = {"kind": config.kind, **problem.options}
     save(problem.net, folder / MODEL, inputs=tensor(problem.example), options=about)
     return Result(history, validation, folder, problem.net)

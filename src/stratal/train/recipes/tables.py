@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
+from stratal.data.bad_rows import BadRowError
 from stratal.data.datasets import TensorDataset
 from stratal.data.loader import DataLoader
 from stratal.data.sources import CSV, Parquet
+from stratal.data.sources.csv_columns import number_or_empty, whole, whole_or_missing
 from stratal.metrics import Accuracy, MeanAbsoluteError, R2Score
 from stratal.nn.activation import ReLU
 from stratal.nn.containers import Sequential
@@ -21,6 +24,8 @@ from stratal.nn.module import Module
 from stratal.tensor.tensor import Tensor
 from stratal.train.recipes.config import Config
 from stratal.train.recipes.problem import Array, Problem, Standardized, classes_of, missing_column, split
+
+SUFFIXES: Final = (".parquet", ".csv")
 
 
 class TableNet(Module):
@@ -50,11 +55,10 @@ class TableNet(Module):
 
 def table_problem(config: Config) -> Problem:
     """Return what a table's configuration asks for. Raises: AttributeValueError, and what sources raise."""
-    columns = read_table(config, None)
     target, wanted = config.data["target"], config.data["features"]
-    for name in [target, *(wanted or ())]:
-        if name not in columns:
-            raise missing_column(config, name, columns)
+    columns = read_table(config, None if wanted is None else [*dict.fromkeys([target, *wanted])])
+    if target not in columns:
+        raise missing_column(config, target, columns)
     names = [name for name in columns if name != target] if wanted is None else wanted
     if target in names or not names:
         raise config.refuse("features are columns beside the target", ", ".join(names) or "none")
@@ -97,21 +101,53 @@ def _relative_error(std: float) -> Any:
     return loss
 
 
-def read_table(config: Config, wanted: list[str] | None) -> dict[str, Any]:
-    """Return the columns of a Parquet or CSV file. Raises: AttributeValueError, and what sources raise."""
+def read_table(config: Config, wanted: Sequence[str] | None, texts: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the columns of a Parquet or CSV file that are wanted, `texts` as they stand in a CSV file.
+
+    Missing values are None or NaN. Raises: AttributeValueError, and what sources raise.
+    """
     path = config.located(config.data["path"])
-    if path.suffix.lower() not in (".parquet", ".csv"):
+    if path.suffix.lower() not in SUFFIXES:
         raise config.refuse("[data] path ends in .parquet or .csv", config.data["path"])
-    if path.suffix.lower() == ".parquet":
-        source: Parquet | CSV = Parquet(path, wanted)
-    else:
-        source = CSV(path, wanted, delimiter=config.data.get("delimiter", ","))
-    if not len(source):
+    there = names_of(path, config.data["delimiter"])
+    for name in wanted or ():
+        if name not in there:
+            raise missing_column(config, name, there)
+    columns = read_columns(path, wanted or there, config.data["delimiter"], dict.fromkeys(texts, str))
+    if not columns or not len(next(iter(columns.values()))):
         raise config.refuse("the file has no rows", config.data["path"])
-    columns = source.columns_at(range(len(source)))
-    if isinstance(source, CSV):  # which has no other way to say that a text is missing
-        return {name: _without_empty(values) for name, values in columns.items()}
-    return dict(columns)
+    return columns
+
+
+def names_of(path: Path, delimiter: str) -> list[str]:
+    """Return the names of a file's columns. Raises: what sources raise."""
+    parquet = path.suffix.lower() == ".parquet"
+    return list(Parquet(path).names if parquet else CSV(path, delimiter=delimiter).columns)
+
+
+def read_columns(
+    path: Path, names: Sequence[str], delimiter: str, types: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return columns of a Parquet or CSV file. Raises: what sources raise.
+
+    In a CSV file whose `types` do not say otherwise a column of whole numbers may have empty cells and
+    fractions, in any row: it is then a list of integers, floats and None. Of texts those that are blank are
+    None: a CSV file says in no other way that one is missing.
+    """
+    if path.suffix.lower() == ".parquet":
+        source = Parquet(path, names)
+        return dict(source.columns_at(range(len(source))))
+    table = CSV(path, names, delimiter=delimiter, types=types)
+    loose = {name: number_or_empty for name, kind in table.types.items() if kind is whole_or_missing}
+    rows = range(len(table))
+    try:
+        if loose:
+            table = CSV(path, names, delimiter=delimiter, types=table.types | loose)
+        columns = table.columns_at(rows)
+    except BadRowError:  # the first rows of a column were whole numbers, and this one is none
+        loose |= {name: number_or_empty for name, kind in table.types.items() if kind is whole}
+        columns = CSV(path, names, delimiter=delimiter, types=table.types | loose).columns_at(rows)
+    return {name: _without_empty(values) for name, values in columns.items()}
 
 
 def _without_empty(values: Any) -> Any:
@@ -128,7 +164,7 @@ def without_missing(config: Config, columns: Mapping[str, Any]) -> dict[str, Arr
     bad = np.zeros(len(next(iter(columns.values()))), bool)
     for name, values in columns.items():
         missing = _missing(values)
-        if missing.any() and config.data.get("missing", "refuse") == "refuse":
+        if missing.any() and config.data["missing"] == "refuse":
             raise config.refuse(
                 f"column {name!r} has missing values, or some that are not finite",
                 f"{missing.sum()} of {len(missing)} rows, the first is row {int(missing.argmax())}",

@@ -25,7 +25,7 @@ from stratal.nn.transformer import TransformerEncoder, TransformerEncoderLayer
 from stratal.tensor.functions.creation import arange
 from stratal.tensor.tensor import Tensor
 from stratal.train.recipes.config import Config
-from stratal.train.recipes.problem import Array, Problem, classes_of, missing_column, split
+from stratal.train.recipes.problem import Array, Problem, classes_of, split
 from stratal.train.recipes.tables import read_table, without_missing
 
 PADDING, UNKNOWN, FIRST = 0, 1, 2  # numbers of words
@@ -107,11 +107,7 @@ def _texts(config: Config) -> tuple[list[str], list[Any]]:
         names, samples = class_folders("text", path, (".txt",))
         return [_text(Path(file)) for file, _ in samples], [names[label] for _, label in samples]
     text, target = config.data["text"], config.data["target"]
-    columns = read_table(config, None)
-    for name in (text, target):
-        if name not in columns:
-            raise missing_column(config, name, columns)
-    columns = without_missing(config, {name: columns[name] for name in (text, target)})
+    columns = without_missing(config, read_table(config, [text, target], texts=[text]))
     return [str(value) for value in columns[text]], list(columns[target])
 
 
