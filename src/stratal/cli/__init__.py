@@ -15,6 +15,7 @@ from stratal.base.version import VERSION
 COMMANDS: Final = {
     "demo": "train a small network on real digits, save it, load it in a fresh process",
     "train": "train what a TOML file says, without code: a table, images or texts",
+    "predict": "say what a model of `stratal train` predicts for the rows of another file, as CSV",
     "explain": "run a script and say what it compiled: a summary, one kernel, or all plans and decisions",
     "view": "run a script and write one HTML page that shows how it was compiled, kernel by kernel",
     "profile": "run a script and say what its time goes into: the bottleneck first, then every kernel",

@@ -15,9 +15,9 @@ from stratal.train.recipes import run as run_config
 
 EPILOG: Final = """\
 `stratal train --init table > config.toml` writes a commented example, of images and text, too. Results lie in
-the folder that the file names: model.stratal, which st.load reads, metrics.csv with a row for each epoch,
-checkpoints, and config.toml with every value written out. A run that was interrupted goes on with --resume,
-to the bits of one that was not."""
+the folder that the file names: model.stratal, which `stratal predict` and st.load read, metrics.csv with a
+row for each epoch, checkpoints, and config.toml with every value written out. A run that was interrupted goes
+on with --resume, to the bits of one that was not."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

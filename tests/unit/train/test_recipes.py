@@ -13,7 +13,7 @@ import stratal as st
 from stratal.base.errors import AttributeValueError, FormatError
 from stratal.cli import main
 from stratal.train.recipes import KINDS, example, problem_of, read_config, run
-from stratal.train.recipes.texts import numbers_of, words_of
+from stratal.train.recipes.texts import SPECIAL, numbers_of, words_of
 
 
 def written(folder: Path, text: str) -> Path:
@@ -237,7 +237,12 @@ lr = 0.01
     assert result.validation["accuracy"] == 1.0
     model = st.load(tmp_path / "run" / "model.stratal")
     assert model.options["classes"] == ["dark", "light"] and model.options["size"] == [8, 8]
-    assert np.asarray(model(st.full((3, 3, 8, 8), 0.1))).argmax(1).tolist() == [0, 0, 0]
+    assert "uint8" in model.options["takes"]  # what ImageFolder gives; floats would be of an unknown scale
+    for base, label in ((20, 0), (200, 1)):
+        pixels = np.full((3, 3, 8, 8), base, np.uint8)
+        assert np.asarray(model(st.tensor(pixels))).argmax(1).tolist() == [label] * 3
+        with pytest.raises(st.StratalError, match="u8"):
+            model(st.tensor(pixels / 255).float())
 
 
 @pytest.mark.parametrize("name", ["bag", pytest.param("transformer", marks=pytest.mark.slow)])
@@ -273,7 +278,7 @@ lr = 0.02
 
 def test_words_are_cut_at_signs_and_unknown_ones_have_a_number() -> None:
     assert words_of("It's GREAT, naïve!") == ["it", "'", "s", "great", ",", "naïve", "!"]
-    assert numbers_of(["b c zz", ""], ["a", "b", "c"], 4).tolist() == [[3, 4, 1, 0], [1, 0, 0, 0]]
+    assert numbers_of(["b c zz", ""], [*SPECIAL, "a", "b", "c"], 4).tolist() == [[3, 4, 1, 0], [1, 0, 0, 0]]
 
 
 def test_options_of_a_net_that_do_not_fit_are_refused(tmp_path: Path) -> None:

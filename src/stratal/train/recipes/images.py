@@ -22,11 +22,20 @@ from stratal.nn.module import Module
 from stratal.nn.pooling import AdaptiveAvgPool2d, MaxPool2d
 from stratal.nn.reshaping import Flatten
 from stratal.nn.running_statistics import BatchNorm2d
+from stratal.tensor.tensor import Tensor
 from stratal.train.recipes.config import Config
 from stratal.train.recipes.problem import Problem, Standardized, split
 
+TAKES = "uint8 [images, channels, height, width], pixels from 0 to 255 as ImageFolder(size=, mode=) has them"
 _SAMPLED = 256  # images that means and deviations of channels are taken of
 _MODES = {"L": 1, "RGB": 3, "RGBA": 4}
+
+
+class Pixels(Standardized):
+    """Bytes from 0 to 255 put between 0 and 1, and standardised by channel."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.float() / 255)
 
 
 def image_problem(config: Config) -> Problem:
@@ -39,13 +48,13 @@ def image_problem(config: Config) -> Problem:
         raise config.refuse("images are of at least two classes", ", ".join(folder.classes))
     labels = np.array([label for _, label in folder.samples])
     training, held_out = split(config, labels, len(labels))
-    change: list[Any] = [ToFloat()]
+    change = Compose()
     if config.data["augment"]:
-        change = [RandomFlip(), RandomCrop(size, padding=max(1, min(size) // 8)), *change]
+        change = Compose(RandomFlip(), RandomCrop(size, padding=max(1, min(size) // 8)))
     seed, batch = config.training["seed"], config.training["batch_size"]
     workers, on_error = config.data["workers"], {"refuse": "raise", "skip": "skip"}[config.data["unreadable"]]
 
-    def batches(positions: Any, transform: Any, shuffled: bool) -> Pipeline:
+    def batches(positions: Any, transform: Compose, shuffled: bool) -> Pipeline:
         rows: Pipeline = Pipeline(Subset(folder, positions.tolist()), on_error=on_error)
         if shuffled:
             rows = rows.shuffle(seed=seed) if on_error == "raise" else rows.shuffle(10 * batch, seed=seed)
@@ -53,17 +62,18 @@ def image_problem(config: Config) -> Problem:
         return mapped.batch(batch).prefetch(2, workers=workers)
 
     sample = Pipeline(Subset(folder, training[:_SAMPLED].tolist()), on_error=on_error)
-    pixels = [x for x, _ in sample.map(On(0, ToFloat()))]
-    if not pixels:
+    first = [x for x, _ in sample]
+    if not first:
         raise config.refuse("images can be read", f"none of the first {_SAMPLED}")
+    pixels = [ToFloat()(x) for x in first]
     mean = np.mean([x.mean((1, 2)) for x in pixels], 0)
     squares = np.mean([((x - mean[:, None, None]) ** 2).mean((1, 2)) for x in pixels], 0)
-    prepared = Standardized(mean[:, None, None], np.sqrt(squares)[:, None, None])
+    prepared = Pixels(mean[:, None, None], np.sqrt(squares)[:, None, None])
     net = Sequential(prepared, _net(config, _MODES[mode], len(folder.classes)))
     return Problem(
         net, cross_entropy, {"accuracy": Accuracy(task="multiclass", num_classes=len(folder.classes))},
-        batches(training, Compose(*change), True), batches(held_out, Compose(ToFloat()), False),
-        np.stack(pixels[:8]), {"classes": list(folder.classes), "size": list(size), "mode": mode},
+        batches(training, change, True), batches(held_out, Compose(), False), np.stack(first[:8]),
+        {"classes": list(folder.classes), "size": list(size), "mode": mode, "takes": TAKES},
         f"{len(labels):,} images: {len(training):,} to train on, {len(held_out):,} held out; "
         f"{len(folder.classes)} classes",
     )  # fmt: skip

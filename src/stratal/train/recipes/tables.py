@@ -25,6 +25,10 @@ from stratal.tensor.tensor import Tensor
 from stratal.train.recipes.config import Config
 from stratal.train.recipes.problem import Array, Problem, Standardized, classes_of, missing_column, split
 
+TAKES: Final = (
+    "float32 [rows, columns]: for each of features, in order, its number as it is in the file or, where it "
+    "has categories, a 0 or 1 for each"
+)
 SUFFIXES: Final = (".parquet", ".csv")
 
 
@@ -72,12 +76,13 @@ def table_problem(config: Config) -> Problem:
         classes, y = classes_of(config, list(values))
     training, held_out = split(config, None if regression else y, len(y))
     features = [_feature(config, name, columns[name], training) for name in names]
-    x = np.concatenate([_encoded(columns[f["name"]], f.get("categories")) for f in features], 1)
+    x = np.concatenate([encoded(columns[f["name"]], f.get("categories")) for f in features], 1)
     prepared = _standardized(x[training], features)
     target_scale = (float(y[training].mean()), float(y[training].std()) or 1.0) if regression else None
     sizes = [x.shape[1], *config.model["hidden"], 1 if regression else len(classes)]
     net = TableNet(prepared, sizes, config.model["dropout"], target_scale)
-    options = {"features": features, "target": target, "task": config.data["task"], "classes": classes}
+    options = {"features": features, "target": target, "task": config.data["task"], "classes": classes,
+               "delimiter": config.data["delimiter"], "takes": TAKES}  # fmt: skip
     size, seed = config.training["batch_size"], config.training["seed"]
     text = f"{len(y):,} rows: {len(training):,} to train on, {len(held_out):,} held out; "
     text += f"{len(names)} features"
@@ -163,7 +168,7 @@ def without_missing(config: Config, columns: Mapping[str, Any]) -> dict[str, Arr
     """
     bad = np.zeros(len(next(iter(columns.values()))), bool)
     for name, values in columns.items():
-        missing = _missing(values)
+        missing = is_missing(values)
         if missing.any() and config.data["missing"] == "refuse":
             raise config.refuse(
                 f"column {name!r} has missing values, or some that are not finite",
@@ -180,7 +185,7 @@ def without_missing(config: Config, columns: Mapping[str, Any]) -> dict[str, Arr
     }  # fmt: skip
 
 
-def _missing(values: Any) -> Array:
+def is_missing(values: Any) -> Array:
     array = np.asarray(values) if not isinstance(values, (list, tuple)) else None
     if array is not None and array.dtype.kind in "biuf":
         return ~np.isfinite(array) if array.dtype.kind == "f" else np.zeros(len(array), bool)
@@ -209,7 +214,7 @@ def _feature(config: Config, name: str, values: Array, training: Array) -> dict[
     return {"name": name, "categories": categories}
 
 
-def _encoded(values: Array, categories: list[str] | None) -> Array:
+def encoded(values: Array, categories: list[str] | None) -> Array:
     """Return a column as float32 [rows, 1], or with a column for each category; others are zeros."""
     if categories is None:
         return values.astype(np.float32)[:, None]

@@ -28,7 +28,13 @@ from stratal.train.recipes.config import Config
 from stratal.train.recipes.problem import Array, Problem, classes_of, split
 from stratal.train.recipes.tables import read_table, without_missing
 
-PADDING, UNKNOWN, FIRST = 0, 1, 2  # numbers of words
+PADDING, UNKNOWN = 0, 1  # numbers of words
+SPECIAL: Final = ["<padding>", "<unknown>"]  # what stands there in a vocabulary; no text has such words
+TAKES: Final = (
+    "int64 [texts, length]: for each of the first words of a text its position in vocabulary, 1 where it is "
+    r"not there, 0 after the last. Words are re.findall(r'\w+|[^\w\s]', text.lower()); "
+    "stratal.train.recipes.numbers_of(texts, vocabulary, length) makes all of it"
+)
 _WORD: Final = re.compile(r"\w+|[^\w\s]")
 _MOST_TEXT: Final = 1 << 24  # bytes of a file
 
@@ -66,8 +72,12 @@ def words_of(text: str) -> list[str]:
 
 
 def numbers_of(texts: Sequence[str], vocabulary: Sequence[str], length: int) -> Array:
-    """Return texts as numbers of words, int64 [texts, length], cut or padded; a text has at least one."""
-    numbers = {word: k for k, word in enumerate(vocabulary, FIRST)}
+    """Return texts as numbers of words, int64 [texts, length], cut or padded; a text has at least one.
+
+    A word's number is its position in the vocabulary, of which the first two stand for padding and for words
+    that are not there.
+    """
+    numbers = {word: k for k, word in enumerate(vocabulary)}
     made = np.full((len(texts), length), PADDING, np.int64)
     for row, text in zip(made, texts, strict=True):
         found = [numbers.get(word, UNKNOWN) for word in words_of(text)[:length]] or [UNKNOWN]
@@ -86,17 +96,19 @@ def text_problem(config: Config) -> Problem:
     training, held_out = split(config, y, len(y))
     counts = Counter(word for k in training for word in words_of(texts[k])[:length])
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
-    vocabulary = ranked[: config.data["vocabulary"]]
+    vocabulary = [*SPECIAL, *ranked[: config.data["vocabulary"]]]
     x = numbers_of(texts, vocabulary, length)
-    net = TextNet(model, len(vocabulary) + FIRST, length, len(classes))
+    net = TextNet(model, len(vocabulary), length, len(classes))
     size, seed = config.training["batch_size"], config.training["seed"]
     return Problem(
         net, cross_entropy, {"accuracy": Accuracy(task="multiclass", num_classes=len(classes))},
         DataLoader(TensorDataset(x[training], y[training]), size, shuffle=True, seed=seed),
         DataLoader(TensorDataset(x[held_out], y[held_out]), size),
-        x[training][:8], {"classes": classes, "vocabulary": vocabulary, "length": length},
+        x[training][:8],
+        {"classes": classes, "vocabulary": vocabulary, "length": length, "text": config.data["text"],
+         "delimiter": config.data["delimiter"], "takes": TAKES},
         f"{len(y):,} texts: {len(training):,} to train on, {len(held_out):,} held out; "
-        f"{len(vocabulary):,} words, {len(classes)} classes",
+        f"{len(vocabulary) - len(SPECIAL):,} words, {len(classes)} classes",
     )  # fmt: skip
 
 
@@ -105,13 +117,14 @@ def _texts(config: Config) -> tuple[list[str], list[Any]]:
     path = config.located(config.data["path"])
     if path.is_dir():
         names, samples = class_folders("text", path, (".txt",))
-        return [_text(Path(file)) for file, _ in samples], [names[label] for _, label in samples]
+        return [text_of(Path(file)) for file, _ in samples], [names[label] for _, label in samples]
     text, target = config.data["text"], config.data["target"]
     columns = without_missing(config, read_table(config, [text, target], texts=[text]))
     return [str(value) for value in columns[text]], list(columns[target])
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """Return what a file of text says. Raises: FormatError where it is not UTF-8, or too large."""
     try:
         return bytes(read_whole(path, _MOST_TEXT)).decode()
     except UnicodeDecodeError as error:
