@@ -16,6 +16,7 @@ from stratal.data.digits import Digits as Digits
 from stratal.data.digits import digits as digits
 from stratal.data.digits import digits_split as digits_split
 from stratal.data.loader import DataLoader as DataLoader
+from stratal.data.missing import is_complete as is_complete
 from stratal.data.pipeline import Pipeline as Pipeline
 from stratal.data.samplers import BatchSampler as BatchSampler
 from stratal.data.samplers import RandomSampler as RandomSampler
