@@ -30,6 +30,7 @@ from stratal.data.streams import (
     Zipped,
     exactly,
 )
+from stratal.data.transforms import checked_function
 from stratal.data.workers import WorkerOptions, WorkerPool
 
 Size = Callable[[int], int]
@@ -82,13 +83,13 @@ class Pipeline:
 
         `rng` is a NumPy generator that depends on seed, epoch and position alone.
         """
-        timed = self._timed(f"map {name_of(function)}", function)
+        timed = self._timed(f"map {name_of(function)}", checked_function("map", function))
         described = "" if seed is None else f"map(seed={seed})"
         return self._then(stages.mapped(timed, seed), _same, described, positional=self._positional)
 
     def filter(self, predicate: Callable[[Any], Any]) -> Pipeline:
         """Leave out the elements for which a predicate does not hold. Each rank asks it of all elements."""
-        timed = self._timed(f"filter {name_of(predicate)}", predicate)
+        timed = self._timed(f"filter {name_of(predicate)}", checked_function("filter", predicate))
         return self._then(stages.filtered(timed), None, "filter")
 
     def shuffle(self, window: int | None = None, *, seed: int = 0) -> Pipeline:
@@ -118,6 +119,7 @@ class Pipeline:
         `pad` is the value that arrays are padded with to the longest of the batch, or {field: value}.
         """
         positive("batch", size, "a size")
+        checked_function("batch", collate)
         made = self._timed("batch", collate if pad is None else Padded(pad, None, collate))
         stage = stages.batched(size, drop_last, made)
         described = f"batch({size}{', drop_last' if drop_last else ''})"
@@ -132,6 +134,11 @@ class Pipeline:
         """Make batches of elements with like keys, such as lengths: of windows that are sorted by key."""
         if positive("bucket", window, "a window") < positive("bucket", size, "a size"):
             raise AttributeValueError("bucket: a window holds at least a batch", got=f"{window} < {size}")
+        checked_function("bucket", collate)
+        if isinstance(key, str):
+            raise DTypeError("bucket: key is a function of an element", got=repr(key),
+                             hint=f"key=lambda row: len(row[{key!r}]), say")  # fmt: skip
+        checked_function("bucket", key)
         padded = self._timed("bucket", collate if pad is None else Padded(pad, None, collate))
         stage = stages.bucketed(size, key, window, drop_last, padded)
         described = f"bucket({size}, window={window}{', drop_last' if drop_last else ''})"

@@ -161,7 +161,10 @@ def bucketed(
 class Padded:
     """Pads axis 0 of fields of rows to the longest of a batch, or to `length`, and collates.
 
-    `fields` is the value to pad with for every array, or one for each field of mappings.
+    `fields` is the value to pad with for every array, of mappings and tuples, too, whose numbers and texts
+    stay as they are; or one for each field of mappings.
+    Raises: ShapeError where one is longer than `length`, or no array; DTypeError for a value that its dtype
+    does not hold.
     """
 
     def __init__(
@@ -178,15 +181,37 @@ class Padded:
         Raises: ShapeError where one is longer than `length`, DTypeError where its type has no such value.
         """
         if not isinstance(self.fields, Mapping):
-            return self._column(rows, self.fields, "an element")
+            return self._all(rows, self.fields, "an element")
         made = [dict(row) for row in rows]
         for name, value in self.fields.items():
             for row, array in zip(made, self._column([r[name] for r in rows], value, name), strict=True):
                 row[name] = array
         return made
 
+    def _all(self, values: Sequence[Any], pad: Any, name: str) -> list[Any]:
+        """Return values with every array in them padded."""
+        first = values[0]
+        if isinstance(first, Mapping | tuple) and any(_fields(v) != _fields(first) for v in values):
+            return list(values)  # which collation refuses
+        if isinstance(first, Mapping):
+            columns = {key: self._part([v[key] for v in values], pad, repr(key)) for key in first}
+            return [{key: column[k] for key, column in columns.items()} for k in range(len(values))]
+        if isinstance(first, tuple) and not all(map(_is_plain, first)):
+            parts = [self._part(column, pad, str(k)) for k, column in enumerate(zip(*values, strict=True))]
+            make = type(first)._make if hasattr(first, "_make") else type(first)
+            return [make(row) for row in zip(*parts, strict=True)]
+        return self._column(values, pad, name)
+
+    def _part(self, values: Sequence[Any], pad: Any, name: str) -> Sequence[Any]:
+        """Return a field of rows with its arrays padded; what has no rows stays as it is."""
+        return values if all(map(_is_plain, values)) else self._all(values, pad, name)
+
     def _column(self, values: Sequence[Any], value: Any, name: str) -> list[Any]:
         arrays = _of_numbers([np.asarray(v) for v in values])
+        for scalar, array in zip(values, arrays, strict=True):
+            if not array.ndim:
+                raise ShapeError(f"pad: {name} is an array", got=repr(scalar)[:80],
+                                 hint="pad={field: value} names the fields to pad")  # fmt: skip
         longest = max(len(a) for a in arrays)
         length = longest if self.length is None else self.length
         if longest > length:
@@ -201,6 +226,18 @@ def _of_numbers(arrays: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]
     """Return arrays of which those without numbers have the type of another: an empty list has none."""
     kind = next((a.dtype for a in arrays if a.size), None)
     return [a if a.size or kind is None else a.astype(kind) for a in arrays]
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value has no rows to pad: a number, a text, None."""
+    return not isinstance(value, list | tuple | Mapping) and not getattr(value, "ndim", 0)
+
+
+def _fields(value: Any) -> Any:
+    """Return what rows have alike that are padded by fields: their keys, or how many there are."""
+    if isinstance(value, Mapping):
+        return value.keys()
+    return len(value) if isinstance(value, tuple) else None
 
 
 def _grown(array: np.ndarray[Any, Any], length: int, value: Any) -> np.ndarray[Any, Any]:
@@ -224,6 +261,6 @@ def _padding(dtype: np.dtype[Any], value: Any, name: str) -> Any:
     if not np.all(same):
         raise DTypeError(
             f"pad: {dtype} has the value to pad with", got=f"{value!r} for {name}",
-            hint="another value, or astype in map",
+            hint="pad={field: value} has one for each field",
         )  # fmt: skip
     return made

@@ -11,18 +11,35 @@ from typing import Any
 
 import numpy as np
 
-from stratal.base.errors import AttributeValueError, CallOrderError, ShapeError
+from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError, ShapeError
 
 Array = np.ndarray[Any, Any]
 Rng = np.random.Generator | None
 
 
-class Compose:
-    """Transforms one after the other; those that draw share the element's generator."""
+def checked_function(what: str, function: Any) -> Any:
+    """Return a function that is to be called with each element. Raises: DTypeError for what is none."""
+    if isinstance(function, type) and function.__module__ == __name__:
+        raise DTypeError(f"{what}: takes a transform, not its class", got=function.__name__,
+                         hint=f"{function.__name__}(...)")  # fmt: skip
+    if not callable(function):
+        many = isinstance(function, list | tuple)
+        hint = "Compose(f, g) makes one of several" if many else "a transform is one, and so is a lambda"
+        raise DTypeError(f"{what}: takes a function", got=f"a {type(function).__name__}", hint=hint)
+    return function
 
-    def __init__(self, *transforms: Callable[..., Any]) -> None:
-        self.transforms = transforms
-        self.draws = any(map(draws, transforms))
+
+class Compose:
+    """Transforms one after the other, or a list of them; those that draw share the element's generator.
+
+    Raises: DTypeError for what is no function.
+    """
+
+    def __init__(self, *transforms: Callable[..., Any] | Sequence[Callable[..., Any]]) -> None:
+        first = transforms[0] if len(transforms) == 1 else None
+        given: Iterable[Any] = first if isinstance(first, list | tuple) else transforms
+        self.transforms = tuple(checked_function("Compose", transform) for transform in given)
+        self.draws = any(map(draws, self.transforms))
 
     def __call__(self, value: Any, rng: Rng = None) -> Any:
         for transform in self.transforms:
@@ -31,10 +48,13 @@ class Compose:
 
 
 class On:
-    """A transform of one field of an element: a key of a mapping, or a position in a tuple."""
+    """A transform of one field of an element: a key of a mapping, or a position in a tuple.
+
+    Raises: DTypeError for what is no function.
+    """
 
     def __init__(self, field: Any, transform: Callable[..., Any]) -> None:
-        self.field, self.transform, self.draws = field, transform, draws(transform)
+        self.field, self.transform, self.draws = field, checked_function("On", transform), draws(transform)
 
     def __call__(self, element: Any, rng: Rng = None) -> Any:
         made = _called(self.transform, element[self.field], rng)
@@ -167,7 +187,8 @@ class Standardize:
 class OneHot:
     """A float32 vector with a 1 at the position of the category; `OneHot.of` finds the categories, sorted.
 
-    Raises: AttributeValueError for a category that is none of them, unless `unknown` is "zeros".
+    Raises: AttributeValueError for a category that is none of them, unless `unknown` is "zeros"; for missing
+    values among those that `of` finds, and for NaN, which equals nothing.
     """
 
     def __init__(self, categories: Iterable[Hashable], *, unknown: str = "raise") -> None:
@@ -176,13 +197,23 @@ class OneHot:
         self.unknown = unknown
         if not self.categories or len(self._positions) < len(self.categories):
             raise AttributeValueError("OneHot: takes different categories", got=repr(self.categories)[:80])
+        if any(c != c for c in self.categories):
+            raise _not_a_category("NaN")
         if unknown not in ("raise", "zeros"):
             raise AttributeValueError('OneHot: unknown is "raise" or "zeros"', got=repr(unknown))
 
     @classmethod
     def of(cls, values: Iterable[Any], *, unknown: str = "raise") -> OneHot:
-        """Return the transform for the categories of some values."""
-        return cls(sorted({_plain(v) for v in values}), unknown=unknown)
+        """Return the transform for the categories of some values: texts, or numbers."""
+        found = {_plain(v) for v in values}
+        if missing := [c for c in found if c is None or c != c]:
+            raise _not_a_category("None" if missing[0] is None else "NaN")
+        try:
+            return cls(sorted(found), unknown=unknown)
+        except TypeError:
+            kinds = sorted({type(c).__name__ for c in found})
+            raise DTypeError("OneHot.of: categories are of one type", got=", ".join(kinds),
+                             hint="OneHot([...]) takes any, in the order you give") from None  # fmt: skip
 
     def __call__(self, value: Any) -> Array:
         position = self._positions.get(_plain(value))
@@ -195,6 +226,11 @@ class OneHot:
         if position is not None:
             made[position] = 1
         return made
+
+
+def _not_a_category(shown: str) -> AttributeValueError:
+    hint = "pipeline.filter(is_complete), of stratal.data, leaves out rows that miss a value"
+    return AttributeValueError("OneHot: a missing value is no category", got=shown, hint=hint)
 
 
 def _plain(value: Any) -> Any:
