@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from opcode import opmap
 from typing import Any, Final
 
 _INSTEAD: Final = {
@@ -37,7 +39,20 @@ _INSTEAD: Final = {
     "default_rng": "keys: st.random.key(0), st.random.split, st.randn(3, key=key)",
     "Module Sequential Linear Conv2d ReLU Parameter": "it is in st.nn",
     "Adam AdamW SGD": "it is in st.optim",
-    "Dataset DataLoader TensorDataset": "it is in st.data",
+    "Dataset DataLoader TensorDataset ImageFolder Pipeline random_split": "it is in st.data",
+    "ToTensor PILToTensor ToImage ToDtype ConvertImageDtype": "st.data.transforms.ToFloat makes floats from "
+    "0 to 1 of bytes; sources give arrays, batches are tensors",
+    "Resize": "st.data.ImageFolder(root, size=(height, width)) scales images as it reads them",
+    "RandomResizedCrop": "st.data.ImageFolder(root, size=..) scales, transforms.RandomCrop(size) cuts",
+    "RandomHorizontalFlip": "st.data.transforms.RandomFlip(p)",
+    "RandomVerticalFlip": "st.data.transforms.RandomFlip(p, vertical=True)",
+    "Grayscale RandomGrayscale": 'st.data.ImageFolder(root, mode="L") reads images as grey',
+    "Lambda": "any function of an element is a transform",
+    "ColorJitter RandomRotation RandomAffine RandomPerspective RandomErasing GaussianBlur": "not here: "
+    "pipeline.map(f, seed=0) calls a function of yours with the element and a generator",
+    "StandardScaler": "st.data.transforms.Standardize.of(values)",
+    "OneHotEncoder": "st.data.transforms.OneHot.of(values)",
+    "DistributedSampler": "DataLoader(.., shard=(rank, ranks), seed=0)",
     "Trainer": "it is in st.train",
     "ModelCheckpoint Checkpoint": "fit(.., checkpoints=st.train.CheckpointManager(folder))",
     "LearningRateScheduler LearningRateMonitor": "st.train.Schedule moves one of optim.lr_scheduler",
@@ -67,6 +82,20 @@ _ASKED_BY_NUMPY: Final = frozenset(("__array_interface__", "__array_struct__")) 
 def instead_of(name: str) -> str:
     """Return what there is instead of a name, or nothing."""
     return _BY_NAME.get(name, "")
+
+
+def no_name(module: str, name: str) -> Exception:
+    """Return the error of a module's `__getattr__` for a name it does not have.
+
+    Where it is imported from there, Python replaces an AttributeError by one without the hint: an ImportError
+    stays.
+    """
+    error = no_attribute(sys.modules[module], f"module {module!r}", name)
+    asking = sys._getframe(2)
+    code = asking.f_code.co_code
+    if instead_of(name) and asking.f_lasti >= 0 and code[asking.f_lasti] == opmap["IMPORT_FROM"]:
+        return ImportError(str(error), name=module)
+    return error
 
 
 def no_attribute(owner: Any, shown: str, name: str) -> AttributeError:

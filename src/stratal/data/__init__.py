@@ -1,5 +1,8 @@
 """Data: the digits that come with the package, data sets, samplers, and batches in a reproducible order."""
 
+from typing import TYPE_CHECKING, Any
+
+from stratal.base.elsewhere import no_name
 from stratal.data.bad_rows import BadRowError as BadRowError
 from stratal.data.collate import default_collate as default_collate
 from stratal.data.collate import default_convert as default_convert
@@ -42,3 +45,8 @@ from stratal.data.worker_processes import WorkerDiedError as WorkerDiedError
 from stratal.data.workers import LoaderTimeoutError as LoaderTimeoutError
 from stratal.data.workers import WorkerInfo as WorkerInfo
 from stratal.data.workers import get_worker_info as get_worker_info
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        raise no_name(__name__, name)

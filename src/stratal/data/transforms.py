@@ -7,10 +7,11 @@ called with a generator of the element's own, which `map(transform, seed=...)` m
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stratal.base.elsewhere import no_name
 from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError, ShapeError
 
 Array = np.ndarray[Any, Any]
@@ -264,3 +265,9 @@ def _drawing(name: str, rng: Rng) -> np.random.Generator:
             hint=f"pipeline.map({name}(...), seed=0) gives it one",
         )  # fmt: skip
     return rng
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        raise no_name(__name__, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import namedtuple
 from typing import Any
 
@@ -94,3 +95,26 @@ def test_floats_are_padded_with_what_they_round() -> None:
     for value in (0.1, np.float64(0.1), float("nan"), float("-inf")):
         (batch,) = Pipeline(rows).batch(2, pad=value)
         assert np.array_equal(batch.numpy()[0, 1], np.float32(value), equal_nan=True)
+
+
+# -- names of other libraries --------------------------------------------------------------------------------
+@pytest.mark.parametrize(("module", "name", "words"), [
+    ("stratal.data.transforms", "ToTensor", "ToFloat"),
+    ("stratal.data.transforms", "Resize", r"size=\(height, width\)"),
+    ("stratal.data.transforms", "RandomHorizontalFlip", r"RandomFlip\(p\)"),
+    ("stratal.data.transforms", "ColorJitter", r"map\(f, seed=0\)"),
+    ("stratal.data", "DistributedSampler", "shard="),
+])  # fmt: skip
+def test_a_name_of_torchvision_is_shown_what_there_is_instead(module: str, name: str, words: str) -> None:
+    with pytest.raises(ImportError, match=words):
+        exec(f"from {module} import {name}", {})
+    with pytest.raises(AttributeError, match=words):
+        exec(f"import {module}\n{module}.{name}", {})
+    assert not hasattr(importlib.import_module(module), name)
+
+
+def test_other_names_that_are_not_there_fail_as_in_any_module() -> None:
+    for module in ("stratal.data", "stratal.data.transforms"):
+        with pytest.raises(ImportError, match="cannot import name 'Nothing'"):
+            exec(f"from {module} import Nothing", {})
+        assert not hasattr(importlib.import_module(module), "Nothing")
