@@ -366,3 +366,24 @@ def test_missing_values_and_delimiters_are_those_of_texts_too(tmp_path: Path) ->
     problem = problem_of(read_config(written(tmp_path, text + 'missing = "drop"\n')))
     assert problem.text.startswith("39 texts") and "007" in problem.options["vocabulary"]
     assert problem.options["classes"] == [0, 1]
+
+
+def test_hidden_folders_are_no_classes_of_a_run_and_classes_fix_the_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("bad", "good", "rest/", ".ipynb_checkpoints"):
+        (tmp_path / "reviews" / name).mkdir(parents=True)
+        for k in range(0 if name.endswith("/") else 10):
+            (tmp_path / "reviews" / name / f"{k}.txt").write_text(f"{name} {k}")
+    text = 'kind = "text"\n[data]\npath = "reviews"\n{}\n[training]\nepochs = 1\n[output]\nfolder = "{}"\n'
+    assert main(["train", str(written(tmp_path, text.format("", "out")))]) == 1
+    shown = capsys.readouterr().err
+    assert "no .txt in rest" in shown and "classes=[...]" in shown
+    config = written(tmp_path, text.format('classes = ["good", "rest", "bad"]', "out"))
+    assert main(["train", str(config)]) == 0
+    assert st.load(tmp_path / "out" / "model.stratal").options["classes"] == ["good", "rest", "bad"]
+    (tmp_path / "reviews" / ".ipynb_checkpoints" / "new.txt").write_text("opened in a notebook")
+    assert main(["train", str(config), "--resume"]) == 0
+    (tmp_path / "t.csv").write_text("text,label\na,x\n")
+    with pytest.raises(AttributeValueError, match="classes are folders"):
+        problem_of(read_config(written(tmp_path, 'kind = "text"\n[data]\npath = "t.csv"\nclasses = ["x"]\n')))

@@ -56,11 +56,14 @@ def class_folders(
     return ClassFolders(list(names), samples)
 
 
-def files_below(folder: Path, extensions: Sequence[str]) -> Iterator[str]:
-    """Yield the paths of files below a folder, sorted; none that is hidden, or lies in a folder that is."""
+def files_below(folder: Path, extensions: Sequence[str] | None = None) -> Iterator[str]:
+    """Yield the paths of files below a folder, sorted, of all extensions unless given; none that is hidden,
+    or lies in a folder that is.
+    """
     for path in sorted(folder.rglob("*")):
         hidden = any(map(_hidden, path.relative_to(folder).parts))
-        if path.suffix.lower() in extensions and not hidden and path.is_file():
+        fits = extensions is None or path.suffix.lower() in extensions
+        if fits and not hidden and path.is_file():
             yield str(path)
 
 

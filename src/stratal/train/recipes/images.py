@@ -43,7 +43,7 @@ def image_problem(config: Config) -> Problem:
     height, width = config.data["size"]
     size = height, width
     root, mode = config.located(config.data["path"]), config.data["mode"]
-    folder = ImageFolder(root, size=size, mode=mode)
+    folder = ImageFolder(root, size=size, mode=mode, classes=config.data["classes"])
     if len(folder.classes) < 2:
         raise config.refuse("images are of at least two classes", ", ".join(folder.classes))
     labels = np.array([label for _, label in folder.samples])

@@ -69,6 +69,7 @@ def _texts(about: str, example: list[str]) -> Key:
 
 
 _SHARE: Final = _number(0.2, "between 0 and 1", lambda v: 0 < v < 1, "share of rows that are held out")
+_CLASSES: Final = _texts("folders in the order of their numbers; all, by name, otherwise", ["cat", "dog"])
 _MISSING: Final = _one_of("refuse", ("refuse", "drop"), "rows with missing values")
 _DELIMITER: Final = _character(",", "between the columns of a CSV file")
 _DROPOUT: Final = _number(0.0, "from 0 up to 1", lambda v: 0 <= v < 1, "share of units left out in training")
@@ -106,7 +107,7 @@ KINDS: Final[dict[str, dict[str, dict[str, Key]]]] = {
     },
     "images": {
         "data": {
-            "path": _text("a folder with a folder of images for each class", "photos"),
+            "path": _text("a folder with a folder of images for each class", "photos"), "classes": _CLASSES,
             "size": _wholes([64, 64], 2, "[height, width] that images are scaled to"),
             "mode": _one_of("RGB", ("L", "RGB", "RGBA"), "channels: 1, 3 or 4"),
             "augment": _truth(True, "mirrored and moved at random"),
@@ -124,6 +125,7 @@ KINDS: Final[dict[str, dict[str, dict[str, Key]]]] = {
     "text": {
         "data": {
             "path": _text("a CSV or Parquet file, or a folder of .txt files for each class", "reviews.csv"),
+            "classes": _CLASSES,
             "text": _text("the column of texts", "review", "text"),
             "target": _text("the column of classes", "stars", "label"),
             "missing": _MISSING, "delimiter": _DELIMITER,

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from stratal.base.errors import AttributeValueError
 from stratal.base.files import make_folder
 from stratal.data.bad_rows import BadRowError
+from stratal.data.sources.class_folders import files_below
 from stratal.formats import save
 from stratal.formats.files import write_atomically, writing
 from stratal.nn.module import Module
@@ -118,9 +119,12 @@ def _optimizer(config: Config, net: Module) -> Optimizer:
 
 
 def _data_digest(path: Path) -> str:
-    """Return a digest of what a run is trained on: bytes of a file; in a folder names, and sizes or bytes."""
+    """Return a digest of what a run is trained on: bytes of a file; in a folder names, and sizes or bytes.
+
+    Of a folder what is hidden is not read, and does not count.
+    """
     found = hashlib.blake2b(digest_size=16)
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    files = sorted(map(Path, files_below(path))) if path.is_dir() else [path]
     sizes = [file.stat().st_size for file in files]
     for file, size in zip(files, sizes, strict=True):
         name = file.relative_to(path).as_posix() if path.is_dir() else file.suffix

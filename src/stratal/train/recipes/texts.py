@@ -91,8 +91,7 @@ def text_problem(config: Config) -> Problem:
     if model["name"] == "transformer" and model["width"] % model["heads"]:
         got = f"{model['heads']} heads, width {model['width']}"
         raise config.refuse("[model] heads divide the width", got)
-    texts, given = _texts(config)
-    classes, y = classes_of(config, given)
+    texts, classes, y = _texts(config)
     training, held_out = split(config, y, len(y))
     counts = Counter(word for k in training for word in words_of(texts[k])[:length])
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
@@ -112,15 +111,23 @@ def text_problem(config: Config) -> Problem:
     )  # fmt: skip
 
 
-def _texts(config: Config) -> tuple[list[str], list[Any]]:
-    """Return texts and their classes. Raises: AttributeValueError, FormatError, and what sources raise."""
-    path = config.located(config.data["path"])
+def _texts(config: Config) -> tuple[list[str], list[Any], Array]:
+    """Return texts, the classes, and the number of each text's.
+
+    Raises: AttributeValueError, FormatError, and what sources raise.
+    """
+    path, wanted = config.located(config.data["path"]), config.data["classes"]
     if path.is_dir():
-        names, samples = class_folders("text", path, (".txt",))
-        return [text_of(Path(file)) for file, _ in samples], [names[label] for _, label in samples]
+        names, samples = class_folders("text", path, (".txt",), wanted)
+        if len(names) < 2:
+            raise config.refuse("texts are of at least two classes", ", ".join(names))
+        texts, numbers = [text_of(Path(file)) for file, _ in samples], [label for _, label in samples]
+        return texts, names, np.array(numbers, np.int64)
+    if wanted is not None:
+        raise config.refuse("[data] classes are folders", config.data["path"], "of a file leave it out")
     text, target = config.data["text"], config.data["target"]
     columns = without_missing(config, read_table(config, [text, target], texts=[text]))
-    return [str(value) for value in columns[text]], list(columns[target])
+    return [str(value) for value in columns[text]], *classes_of(config, list(columns[target]))
 
 
 def text_of(path: Path) -> str:
