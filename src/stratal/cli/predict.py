@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("model", type=Path, metavar="MODEL", help="model.stratal, as `stratal train` wrote it")
     add("file", type=Path, metavar="FILE", help="the file or folder to predict for")
     add("--output", type=Path, metavar="FILE.csv", help="where the CSV goes; standard output where left out")
-    skipped = "rows with missing values, and images that cannot be read, get no prediction; errors otherwise"
+    skipped = "rows with missing values, and images and texts that cannot be read, get no prediction"
     add("--skip", action="store_true", help=skipped)
     add("--batch-size", type=whole(1), default=256, metavar="N", help="rows that are computed at once")
 

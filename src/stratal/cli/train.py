@@ -41,7 +41,8 @@ def _train(args: argparse.Namespace) -> int:
     out.print(str(result.history))
     found = {name: value for name, value in result.validation.items() if isinstance(value, float)}
     out.print("held out: " + ", ".join(f"{name} {value:.4g}" for name, value in found.items()))
-    out.print(f"{result.folder / 'model.stratal'}: st.load reads it; beside it metrics.csv and checkpoints")
+    readers = "`stratal predict` and st.load read it; beside it metrics.csv and checkpoints"
+    out.print(f"{result.folder / 'model.stratal'}: {readers}")
     write_json(args.json, {"history": result.history.rows, "validation": result.validation})
     return 0
 

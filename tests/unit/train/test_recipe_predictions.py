@@ -111,8 +111,9 @@ def test_columns_that_are_not_there_or_of_another_type_are_refused(pumps: Path) 
     with pytest.raises(AttributeValueError, match="has the columns that the model takes") as caught:
         predict(model, table(pumps / "new.csv", [[1]], "heat"))
     assert "no code" in caught.value.got
-    with pytest.raises(BadRowError, match="row 1, column 'heat'"):
+    with pytest.raises(BadRowError, match="row 1, column 'heat'") as bad:
         predict(model, table(pumps / "new.csv", [[1, "b"], ["warm", "b"]], "heat code"))
+    assert "empty the cell" in bad.value.hint
     with pytest.raises(FileNotFoundError):
         predict(model, pumps / "absent.csv")
     with pytest.raises(AttributeValueError, match="ends in"):
@@ -193,6 +194,10 @@ lr = 0.05
     (tmp_path / "letters" / "2.txt").write_text("great")
     found = predict(model, tmp_path / "letters")
     assert found.rows == ["1.txt", "2.txt"] and found.values == ["bad", "good"]
+    (tmp_path / "letters" / "3.txt").write_bytes(b"\xff\xfe")
+    assert predict(model, tmp_path / "letters", skip=True).values == ["bad", "good", None]
+    with pytest.raises(FormatError, match=r"3\.txt is text in UTF-8"):
+        predict(model, tmp_path / "letters")
     options = dict(st.load(model).options)
     vocabulary = options["vocabulary"]
     assert vocabulary[:2] == ["<padding>", "<unknown>"] and "re.findall" in options["takes"]

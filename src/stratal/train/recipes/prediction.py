@@ -61,8 +61,8 @@ def predict(
 ) -> Predictions:
     """Return what a model of `stratal train` says of a file or folder, prepared as those it was trained on.
 
-    A row with a missing value and an image that cannot be read end it, unless `skip`: they have no
-    prediction then. A text that is none of a column's categories is as no category, and noted.
+    A row with a missing value and an image or a text file that cannot be read end it, unless `skip`: they
+    have no prediction then. A text that is none of a column's categories is as no category, and noted.
     Raises: FormatError for another model; MissingSourceError, AttributeValueError and BadRowError where the
     file does not have what the model takes.
     """
@@ -163,7 +163,17 @@ def _texts(options: Mapping[str, Any], file: Path, skip: bool) -> _Rows:
                           got=str(vocabulary[:2])[:80], hint="train the model again")  # fmt: skip
     if file.is_dir() or file.suffix.lower() == ".txt":
         names, paths = _files(file, (".txt",))
-        return _Rows(names, lambda k: numbers_of([text_of(Path(paths[k]))], vocabulary, length)[0])
+
+        def read(k: int) -> Array | None:
+            try:
+                return np.asarray(numbers_of([text_of(Path(paths[k]))], vocabulary, length)[0])
+            except FormatError as error:
+                if skip:
+                    return None
+                error.hint = f"texts that cannot be read {_SKIPPED}"
+                raise
+
+        return _Rows(names, read)
     columns, bad = _columns(file, {options["text"]: str}, options["delimiter"], skip)
     texts = _array(options["text"], columns[options["text"]], bad, True)
     x = numbers_of(texts.tolist(), vocabulary, length)
@@ -194,7 +204,11 @@ def _columns(
         raise AttributeValueError(f"predict: {file.name} has the columns that the model takes",
                                   got=f"no {', '.join(lacking)} among {', '.join(there)}"[:120],
                                   hint=f"the model was trained on {', '.join(types)}"[:120])  # fmt: skip
-    columns = read_columns(file, list(types), delimiter, types)
+    try:
+        columns = read_columns(file, list(types), delimiter, types)
+    except BadRowError as error:
+        error.hint = f"correct it, or empty the cell: rows with missing values {_SKIPPED}"
+        raise
     missing = {name: is_missing(values) for name, values in columns.items()}
     name, first = next(((n, m) for n, m in missing.items() if m.any()), ("", np.zeros(0, bool)))
     if name and not skip:
