@@ -133,8 +133,11 @@ def test_models_of_another_kind_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")
     st.save(net, tmp_path / "net.stratal", inputs=st.zeros(2, 2))
     st.save(net.state_dict(), tmp_path / "weights.stratal")
-    st.save(net, tmp_path / "half.stratal", inputs=st.zeros(2, 2), options={"kind": "table", "features": 3})
-    for name in ("net", "weights", "half"):
+    options = {"kind": "table", "task": "regression", "classes": [], "delimiter": ","}
+    for name, features in (("half", [3]), ("none", [])):
+        given = {**options, "features": features}
+        st.save(net, tmp_path / f"{name}.stratal", inputs=st.zeros(2, 2), options=given)
+    for name in ("net", "weights", "half", "none"):
         with pytest.raises(FormatError, match="takes a model of `stratal train`"):
             predict(tmp_path / f"{name}.stratal", tmp_path / "t.csv")
 

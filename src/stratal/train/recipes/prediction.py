@@ -27,11 +27,7 @@ from stratal.train.recipes.problem import Array
 from stratal.train.recipes.tables import SUFFIXES, encoded, is_missing, names_of, read_columns
 from stratal.train.recipes.texts import SPECIAL, numbers_of, text_of
 
-_NEEDED: Final[dict[str, dict[str, type]]] = {  # options of a model, by kind
-    "table": {"features": list, "task": str, "classes": list, "delimiter": str},
-    "images": {"classes": list, "size": list, "mode": str},
-    "text": {"classes": list, "vocabulary": list, "length": int, "text": str, "delimiter": str},
-}
+_Check = Callable[[Any], bool]
 _SKIPPED: Final = "get no prediction with skip=True, or `stratal predict --skip`"
 
 
@@ -114,13 +110,46 @@ def _checked_options(saved: Any) -> Mapping[str, Any]:
     """Return the options of a model of a recipe. Raises: FormatError."""
     options = saved.options if isinstance(saved, SavedModel) else {}
     needed = _NEEDED.get(str(options.get("kind")))
-    if needed is None or any(type(options.get(name)) is not kind for name, kind in needed.items()):
+    if needed is None or not all(check(options.get(name)) for name, check in needed.items()):
         raise FormatError(
             "predict: takes a model of `stratal train`, which says how its inputs are prepared",
             got=f"a {type(saved).__name__} with the options {sorted(options)}"[:120],
             hint="another one is called with its inputs, st.load(path)(x); an old one is trained again",
         )
     return options
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+def _list_of(check: _Check, least: int = 0) -> _Check:
+    return lambda value: type(value) is list and len(value) >= least and all(map(check, value))
+
+
+def _is_feature(value: Any) -> bool:
+    return type(value) is dict and _is_text(value.get("name")) and (
+        value.get("categories") is None or _list_of(_is_text)(value["categories"])
+    )
+
+
+def _is_class(value: Any) -> bool:
+    return type(value) in (str, int, bool)
+
+
+_DELIMITER: Final[_Check] = lambda value: _is_text(value) and len(value) == 1  # noqa: E731
+_NEEDED: Final[dict[str, dict[str, _Check]]] = {  # options of a model, by kind
+    "table": {"features": _list_of(_is_feature, 1), "task": _is_text, "classes": _list_of(_is_class),
+              "delimiter": _DELIMITER},
+    "images": {"classes": _list_of(_is_text), "mode": _is_text,
+               "size": lambda value: _list_of(_is_size)(value) and len(value) == 2},
+    "text": {"classes": _list_of(_is_class), "vocabulary": _list_of(_is_text), "length": _is_size,
+             "text": _is_text, "delimiter": _DELIMITER},
+}  # fmt: skip
 
 
 # -- what rows are -------------------------------------------------------------------------------------------
