@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +121,16 @@ def test_classes_number_recordings_too(tmp_path: Path) -> None:
         sound.write(tmp_path / name / "1.wav", np.zeros(8, np.float32), 8000)
     folder = AudioFolder(tmp_path, classes=["a", "b", "c"])
     assert [folder[k][1] for k in range(2)] == [1, 2]
+    assert [pickle.loads(pickle.dumps(folder))[k][1] for k in range(2)] == [1, 2]  # noqa: S301
+
+
+def test_worker_processes_get_a_folder_of_images_pickled(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "a").mkdir()
+    image.fromarray(np.arange(12, dtype=np.uint8).reshape(2, 2, 3)).save(tmp_path / "a" / "1.png")
+    folder = ImageFolder(tmp_path, size=(4, 4), mode="L")
+    again = pickle.loads(pickle.dumps(folder))  # noqa: S301
+    assert np.array_equal(again[0][0], folder[0][0]) and again.classes == ["a"]
 
 
 @pytest.mark.parametrize("size", [16, (16,), (16, 16, 3), (0, 4), (1.5, 2), "ab"])

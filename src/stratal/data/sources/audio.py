@@ -29,7 +29,7 @@ class AudioFolder:
         self, root: str | os.PathLike[str], *, rate: int | None = None, frames: int | None = None,
         extensions: Sequence[str] = EXTENSIONS, classes: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
-        self._soundfile = required("soundfile", "audio")
+        required("soundfile", "audio")
         self.classes, self.samples = class_folders("AudioFolder", root, extensions, classes)
         self.frames = frames
         self.rate = rate or self._opened(0, lambda file: int(file.samplerate))
@@ -49,8 +49,9 @@ class AudioFolder:
     def _opened(self, index: int, read: Any) -> Any:
         """Return what a function makes of a file. Raises: BadRowError."""
         path = self.samples[index][0]
+        soundfile = required("soundfile", "audio")  # no attribute: worker processes get this object pickled
         try:
-            with self._soundfile.SoundFile(path) as file:
+            with soundfile.SoundFile(path) as file:
                 return read(file)
         except (RuntimeError, OSError, ValueError) as error:
             raise BadRowError(path, index % len(self), None, str(error)) from None

@@ -69,18 +69,19 @@ class ImageReader:
     ) -> None:
         if mode not in MODES:
             raise AttributeValueError(f"ImageFolder: mode is one of {', '.join(MODES)}", got=repr(mode))
-        self._pillow, self._ops = required("PIL.Image", "images"), required("PIL.ImageOps", "images")
+        required("PIL.Image", "images")
         self.size, self.mode, self.exif_transpose = _checked_size(size), mode, exif_transpose
 
     def __call__(self, path: str, number: int) -> Array:
         """Return the pixels of a file, the row `number` of its source."""
+        pillow = required("PIL.Image", "images")  # no attribute: worker processes get this object pickled
         try:
-            with self._pillow.open(path) as image:
+            with pillow.open(path) as image:
                 made = _converted(self._upright(image), self.mode)
                 if self.size is not None:
-                    made = made.resize(self.size[::-1], self._pillow.Resampling.BILINEAR)
+                    made = made.resize(self.size[::-1], pillow.Resampling.BILINEAR)
                 pixels = np.array(made, MODES[self.mode])
-        except (OSError, ValueError, SyntaxError, self._pillow.DecompressionBombError) as error:
+        except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
             raise BadRowError(path, number, None, str(error) or type(error).__name__) from None
         rows = pixels if pixels.ndim == 3 else pixels[:, :, None]
         return np.ascontiguousarray(rows.transpose(2, 0, 1))
@@ -92,7 +93,7 @@ class ImageReader:
             stored = not self.exif_transpose or image.getexif().get(_ORIENTATION, 1) == 1
         except Exception:  # damaged data beside the pixels, of which pillow's readers raise anything
             stored = True
-        return image if stored else self._ops.exif_transpose(image)
+        return image if stored else required("PIL.ImageOps", "images").exif_transpose(image)
 
 
 def _checked_size(size: Any) -> tuple[int, int] | None:
