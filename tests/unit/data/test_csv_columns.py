@@ -162,3 +162,14 @@ def test_records_across_blocks_and_longer_than_one_are_read(
     assert CSV(path).columns_at(range(100))["k"].tolist() == list(range(100))
     path.write_text("k,s\n" + "\n".join(f"{k},{'x' * 3 * k}" for k in range(100)))
     assert list(map(len, CSV(path).columns_at(range(100))["s"])) == [3 * k for k in range(100)]
+
+
+def test_a_cell_that_the_first_rows_did_not_announce_says_where_types_are_given(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("k\n" + "1\n" * 1000 + '""\n')
+    for read in (lambda c: c[1000], lambda c: c.columns_at(range(1001))):
+        with pytest.raises(BadRowError, match="the first 1,000 rows are numbers: types="):
+            read(CSV(tmp_path / "t.csv"))
+    assert CSV(tmp_path / "t.csv", types={"k": lambda cell: int(cell or 0)})[1000] == {"k": 0}
+    with pytest.raises(BadRowError) as caught:
+        CSV(tmp_path / "t.csv", types={"k": int})[1000]
+    assert "first" not in caught.value.reason
