@@ -61,9 +61,8 @@ def files_below(folder: Path, extensions: Sequence[str] | None = None) -> Iterat
     or lies in a folder that is.
     """
     for path in sorted(folder.rglob("*")):
-        hidden = any(map(_hidden, path.relative_to(folder).parts))
         fits = extensions is None or path.suffix.lower() in extensions
-        if fits and not hidden and path.is_file():
+        if fits and not any(map(_hidden, path.relative_to(folder).parts)) and path.is_file():
             yield str(path)
 
 

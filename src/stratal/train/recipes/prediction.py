@@ -28,6 +28,7 @@ from stratal.train.recipes.tables import SUFFIXES, encoded, is_missing, names_of
 from stratal.train.recipes.texts import SPECIAL, numbers_of, text_of
 
 _Check = Callable[[Any], bool]
+_LEAST: Final = 2  # rows of a batch that every saved graph takes
 _SKIPPED: Final = "get no prediction with skip=True, or `stratal predict --skip`"
 
 
@@ -72,7 +73,7 @@ def predict(
     if not rows.names:
         raise FormatError(f"predict: {file} has rows to predict for", got="none")
     outputs: list[Any] = [None] * len(rows.names)
-    size = min(batch_size, len(rows.names))
+    size = max(_LEAST, min(batch_size, len(rows.names)))
     for start in range(0, len(rows.names), size):
         read = {k: rows.read(k) for k in range(start, min(start + size, len(rows.names)))}
         inputs = {k: x for k, x in read.items() if x is not None}
