@@ -11,6 +11,7 @@ from typing import IO, Final
 
 from stratal.base.errors import StratalError
 from stratal.base.version import VERSION
+from stratal.cli.outputs import check_arguments
 
 COMMANDS: Final = {
     "demo": "train a small network on real digits, save it, load it in a fresh process",
@@ -66,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         importlib.import_module("stratal.base.settings")  # a bad variable is then told without a trace
         try:
             args = build_parser(given).parse_args(given)
+            check_arguments(args)
             return int(args.run(args))
         finally:
             if sys.stdout is not None:

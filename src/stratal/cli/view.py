@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from stratal.base.errors import FormatError
-from stratal.cli.report import add_json_option, console, named, run_script, write_json
+from stratal.cli.outputs import check_outputs
+from stratal.cli.report import add_json_option, check_script, console, named, run_script, write_json
 from stratal.explorer.page import Page
 from stratal.explorer.saved import read_plans
 from stratal.explorer.view import add_comparisons, view
@@ -37,7 +38,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.subject.suffix != ".json":
+        check_script(args.subject)
     output = args.output or Path(args.subject.name).with_suffix(".html")
+    check_outputs([output, *filter(None, [args.json])], filter(None, [args.subject, args.diff]))
     others = [] if args.diff is None else [_plan(row) for row in read_plans(args.diff)]
     status, rows = 0, []
     if args.subject.suffix == ".json":
