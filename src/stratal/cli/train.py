@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from stratal.base.errors import AttributeValueError
+from stratal.cli.outputs import check_outputs
 from stratal.cli.report import add_json_option, console, write_json
 from stratal.plan.text import plural
 from stratal.train.recipes import KINDS, example, problem_of, read_config
@@ -34,6 +35,7 @@ def _train(args: argparse.Namespace) -> int:
     """Train, and print what came of it."""
     out = console()
     config = read_config(args.config)
+    check_outputs(list(filter(None, [args.json])), config.files())
     problem = problem_of(config)
     out.print(f"{config.path.name}: {problem.text}")
     out.print(f"net: {plural(problem.net.summary().parameters, 'parameter')}")

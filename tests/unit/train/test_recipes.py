@@ -387,3 +387,81 @@ def test_hidden_folders_are_no_classes_of_a_run_and_classes_fix_the_numbers(
     (tmp_path / "t.csv").write_text("text,label\na,x\n")
     with pytest.raises(AttributeValueError, match="classes are folders"):
         problem_of(read_config(written(tmp_path, 'kind = "text"\n[data]\npath = "t.csv"\nclasses = ["x"]\n')))
+
+
+# -- files of others -----------------------------------------------------------------------------------------
+def trained(config: Path, *options: str) -> int:
+    return main(["train", str(config), *options])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "model.stratal", "data.digest", "checkpoints"])
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_with_a_file_of_no_run_is_refused_and_stays_as_it_is(
+    pumps: Path, name: str, resume: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = written(pumps, TABLE.format(epochs=1, folder="."))
+    (pumps / name).write_text("mine")
+    before = contents(pumps)
+    assert trained(config, *["--resume"] * resume) == 1
+    assert "not of a run" in capsys.readouterr().err
+    assert contents(pumps) == before
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("name", ["metrics.csv", "link.csv"])
+def test_results_never_replace_the_data(
+    pumps: Path, name: str, resume: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (pumps / "pumps.csv").rename(pumps / "metrics.csv")
+    (pumps / "link.csv").symlink_to("metrics.csv")
+    config = written(pumps, TABLE.format(epochs=1, folder=".").replace("pumps.csv", name))
+    before = contents(pumps)
+    assert trained(config, *["--resume"] * resume) == 1
+    assert "replace a file that is read" in capsys.readouterr().err
+    assert contents(pumps) == before
+
+
+def test_results_never_replace_the_configuration_but_a_run_goes_on_with_its_own(
+    pumps: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = pumps / "config.toml"
+    config.write_text("# my notes\n" + TABLE.format(epochs=1, folder="."))
+    before = contents(pumps)
+    for options in ([], ["--resume"]):
+        assert trained(config, *options) == 1
+        assert "replace a file that is read" in capsys.readouterr().err
+    assert contents(pumps) == before
+    assert trained(config, "--output", str(pumps / "run")) == 0
+    own = pumps / "run" / "config.toml"
+    own.write_text(own.read_text().replace("epochs = 1", "epochs = 2"))
+    assert trained(own, "--output", str(pumps / "run"), "--resume") == 0
+    assert len(rows_of(pumps / "run" / "metrics.csv")) == 2
+
+
+@pytest.mark.parametrize("output", ["pumps.csv", "c.toml"])
+def test_a_report_never_replaces_the_data_or_the_configuration(
+    pumps: Path, output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = written(pumps, TABLE.format(epochs=1, folder="run"))
+    before = contents(pumps)
+    assert trained(config, "--json", str(pumps / output)) == 1
+    assert "replace a file that is read" in capsys.readouterr().err
+    assert contents(pumps) == before
+
+
+def test_results_in_the_folder_of_data_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for kind in ("good", "bad"):
+        (tmp_path / kind).mkdir()
+        for k in range(8):
+            (tmp_path / kind / f"{k}.txt").write_text(f"{kind} words")
+    config = written(tmp_path, 'kind = "text"\n[data]\npath = "."\n[output]\nfolder = "run"\n')
+    before = contents(tmp_path)
+    assert trained(config) == 1
+    assert "outside of the folder of data" in capsys.readouterr().err
+    assert contents(tmp_path) == before

@@ -39,6 +39,11 @@ class Config(NamedTuple):
         """Return a path that the file gives, relative to it."""
         return self.path.parent / name
 
+    def files(self) -> list[Path]:
+        """Return the files that are read: this one, that of the data, or all those of a folder of data."""
+        data = self.located(self.data["path"])
+        return [self.path, *(sorted(p for p in data.rglob("*") if p.is_file()) if data.is_dir() else [data])]
+
     def refuse(self, what: str, got: object = "", hint: str = "") -> AttributeValueError:
         """Return the error for what the file asks for and its data do not give."""
         return AttributeValueError(f"{self.path.name}: {what}", got=str(got)[:120], hint=hint)

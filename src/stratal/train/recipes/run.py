@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,6 +83,7 @@ def run(
     Raises: AttributeValueError where the folder has another run; what `Trainer.fit` raises.
     """
     folder = config.located(config.output["folder"]) if folder is None else folder
+    _check_names(config, folder)
     digest = _data_digest(config.located(config.data["path"]))
     _check_folder(config, folder, resume, digest)
     with writing(folder.name, "train: cannot use the folder {}"):
@@ -136,9 +138,31 @@ def _data_digest(path: Path) -> str:
     return found.hexdigest()
 
 
+def _check_names(config: Config, folder: Path) -> None:
+    """Refuse a folder where results would replace or join what is read. Raises: AttributeValueError."""
+    data = config.located(config.data["path"])
+    if data.is_dir() and folder.resolve().is_relative_to(data.resolve()):
+        hint = "[output] folder names another"
+        raise config.refuse("results lie outside of the folder of data", folder, hint)
+    read = [data]
+    if config.path.read_bytes() != config.to_toml().encode():
+        read.append(config.path)  # else it is one that a run wrote, and stays as it is
+    for name in (CONFIG, DATA, METRICS, MODEL):
+        for path in read:
+            if path.exists() and (folder / name).exists() and path.samefile(folder / name):
+                raise config.refuse("a result would replace a file that is read", path,
+                                    "[output] folder names another; nothing was written")  # fmt: skip
+
+
 def _check_folder(config: Config, folder: Path, resume: bool, digest: str) -> None:
-    """Refuse a folder with a run that is not this one's. Raises: AttributeValueError."""
+    """Refuse a folder with a run that is not this one's, or files of no run. Raises: AttributeValueError."""
     if not (folder / CONFIG).is_file():
+        for name in (DATA, METRICS, MODEL, CHECKPOINTS, EVENTS):  # a run writes its configuration first
+            if os.path.lexists(folder / name):
+                raise AttributeValueError(
+                    f"{config.path.name}: the folder of results has a file that is not of a run",
+                    got=str(folder / name), hint="[output] folder names another; nothing was written",
+                )  # fmt: skip
         return
     if not resume:
         raise AttributeValueError(
