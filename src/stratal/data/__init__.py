@@ -32,6 +32,7 @@ from stratal.data.shuffle import stratified_split as stratified_split
 from stratal.data.sources import CSV as CSV
 from stratal.data.sources import ArrowFile as ArrowFile
 from stratal.data.sources import AudioFolder as AudioFolder
+from stratal.data.sources import ChangedSourceError as ChangedSourceError
 from stratal.data.sources import Frame as Frame
 from stratal.data.sources import ImageFolder as ImageFolder
 from stratal.data.sources import JSONLines as JSONLines

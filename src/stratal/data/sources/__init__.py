@@ -17,3 +17,4 @@ from stratal.data.sources.opening import MissingSourceError as MissingSourceErro
 from stratal.data.sources.sql import SQLQuery as SQLQuery
 from stratal.data.sources.sql import SQLTable as SQLTable
 from stratal.data.sources.text_lines import TextLines as TextLines
+from stratal.data.sources.unchanged import ChangedSourceError as ChangedSourceError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from stratal.base.errors import FormatError
 from stratal.data.sources.columns import CACHE_BYTES, Column, ColumnGroups, array_of
 from stratal.data.sources.opening import Paths, checked_columns, opening, paths_of, required
+from stratal.data.sources.unchanged import UnchangedFile, unchanged_file
 
 _NUMBERS: Final = {  # Arrow's name of a type: NumPy's
     **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
@@ -30,12 +31,13 @@ class Parquet(ColumnGroups):
     ) -> None:
         arrow, parquet = required("pyarrow", "data"), required("pyarrow.parquet", "data")
         self.paths = paths_of("Parquet", paths)
-        groups: list[tuple[Any, str, int]] = []  # file, its path, number of the row group
+        groups: list[tuple[Any, UnchangedFile, int]] = []  # as Parquet, as it was, number of the row group
         sizes = []
         names: list[str] = []
         for path in self.paths:
             with opening(path, "Parquet", arrow.ArrowException, OSError, ValueError):
-                file = parquet.ParquetFile(path, memory_map=True, page_checksum_verification=True)
+                state = unchanged_file("Parquet", path)
+                file = parquet.ParquetFile(path, page_checksum_verification=True)
                 there = file.schema_arrow.names
                 rows = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
             if min(rows, default=0) < 0 or sum(rows) != file.metadata.num_rows:
@@ -44,24 +46,28 @@ class Parquet(ColumnGroups):
                 )
             _check_names(path, names, there, columns)
             names = names or checked_columns(path, columns, there)
-            groups += [(file, path, k) for k in range(file.num_row_groups)]
+            groups += [(file, state, k) for k in range(file.num_row_groups)]
             sizes += rows
 
         def read(group: int) -> Mapping[str, Column]:
-            file, path, k = groups[group]
-            with opening(path, f"Parquet: row group {k}", arrow.ArrowException, OSError, ValueError):
-                table = file.read_row_group(k, columns=names)
-                found = columns_of(table, names)
-                _check_statistics(path, k, file.metadata.row_group(k), table, found)
+            file, state, k = groups[group]
+            what = f"Parquet: row group {k}"
+            try:
+                with opening(state.path, what, arrow.ArrowException, OSError, ValueError):
+                    table = file.read_row_group(k, columns=names)
+                    found = columns_of(table, names)
+                    _check_statistics(state.path, k, file.metadata.row_group(k), table, found)
+            finally:
+                state.check()
             return found
 
         super().__init__(read, sizes, names, cache_bytes)
 
 
 class ArrowFile(ColumnGroups):
-    """The rows of Arrow IPC files (Feather 2), of the file or the stream format, mapped into memory.
+    """The rows of Arrow IPC files (Feather 2), of the file or the stream format, by batches.
 
-    Raises: as `Parquet`.
+    The rows of a stream with dictionaries are read at once. Raises: as `Parquet`.
     """
 
     def __init__(
@@ -69,32 +75,75 @@ class ArrowFile(ColumnGroups):
     ) -> None:
         arrow = required("pyarrow", "data")
         self.paths = paths_of("ArrowFile", paths)
-        batches: list[tuple[str, Any]] = []
+        batches: list[tuple[UnchangedFile, Callable[[int], Any], int]] = []  # number k of what reads them
+        sizes: list[int] = []
         names: list[str] = []
         for path in self.paths:
             with opening(path, "ArrowFile", arrow.ArrowException, OSError, ValueError):
-                there, found = _record_batches(arrow, path)
+                state = unchanged_file("ArrowFile", path)
+                there, rows, batch_of = _record_batches(arrow, state.absolute)
             _check_names(path, names, there, columns)
             names = names or checked_columns(path, columns, there)
-            batches += [(path, batch) for batch in found]
+            batches += [(state, batch_of, k) for k in range(len(rows))]
+            sizes += rows
 
         def read(group: int) -> Mapping[str, Column]:
-            path, batch = batches[group]
-            with opening(path, "ArrowFile", arrow.ArrowException, OSError, ValueError):
-                batch.validate(full=True)
-                return columns_of(batch, names)
+            state, batch_of, k = batches[group]
+            try:
+                with opening(state.path, "ArrowFile", arrow.ArrowException, OSError, ValueError):
+                    batch = batch_of(k)
+                    batch.validate(full=True)
+                    return columns_of(batch, names)
+            finally:
+                state.check()
 
-        super().__init__(read, [batch.num_rows for _, batch in batches], names, cache_bytes)
+        super().__init__(read, sizes, names, cache_bytes)
 
 
-def _record_batches(arrow: Any, path: str) -> tuple[list[str], list[Any]]:
-    """Return the names of columns and the batches of an Arrow file of either format."""
-    try:
-        reader = arrow.ipc.open_file(arrow.memory_map(path))
-    except arrow.ArrowInvalid:
-        reader = arrow.ipc.open_stream(arrow.memory_map(path))
-        return reader.schema.names, list(reader)
-    return reader.schema.names, [reader.get_batch(k) for k in range(reader.num_record_batches)]
+def _record_batches(arrow: Any, path: str) -> tuple[list[str], list[int], Callable[[int], Any]]:
+    """Return the names of columns of an Arrow file of either format, the rows of its batches, and what reads
+    one of those. The file is mapped for the first two alone: a map kills the process where the file is cut.
+    """
+    ipc, as_stream = arrow.ipc, False
+    with arrow.memory_map(path) as mapped:
+        try:
+            reader = ipc.open_file(mapped)
+        except arrow.ArrowInvalid:
+            mapped.seek(0)
+            reader, as_stream = ipc.open_stream(mapped), True
+        names = reader.schema.names
+        if not as_stream:
+            rows = [reader.get_batch(k).num_rows for k in range(reader.num_record_batches)]
+        else:
+            rows, starts = _rows_of_stream(reader, mapped)
+            if any("dictionary" in str(kind) for kind in reader.schema.types):
+                with arrow.OSFile(path) as file:
+                    return names, rows, list(ipc.open_stream(file)).__getitem__
+
+    def of_file(k: int) -> Any:
+        with arrow.OSFile(path) as file:
+            return ipc.open_file(file).get_batch(k)
+
+    def of_stream(k: int) -> Any:
+        with arrow.OSFile(path) as file:
+            batches = ipc.open_stream(file)  # which reads the schema, and then from where the file stands
+            file.seek(starts[k])
+            return batches.read_next_batch()
+
+    return names, rows, of_stream if as_stream else of_file
+
+
+def _rows_of_stream(reader: Any, mapped: Any) -> tuple[list[int], list[int]]:
+    """Return how many rows each batch of a stream has, and where in the file it begins."""
+    rows: list[int] = []
+    starts: list[int] = []
+    while True:
+        start = mapped.tell()
+        try:
+            rows.append(reader.read_next_batch().num_rows)
+        except StopIteration:
+            return rows, starts
+        starts.append(start)
 
 
 def _check_names(path: str, names: list[str], there: list[str], columns: Sequence[str] | None) -> None:

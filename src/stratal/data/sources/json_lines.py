@@ -27,7 +27,7 @@ class JSONLines(Rows):
     def row(self, path: str, number: int, record: bytes) -> Any:
         """Return the value of a line. Raises: BadRowError."""
         try:
-            value = json.loads(record)
+            value = json.loads(record.decode("utf-8", "surrogatepass"))  # else it guesses UTF-16 and -32
         except (ValueError, RecursionError) as error:
             raise BadRowError(path, number, None, str(error)) from None
         if self.columns is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,8 @@ import numpy as np
 
 from stratal.base.errors import IndexOutOfRangeError
 from stratal.data.bad_rows import BadRowError
-from stratal.data.sources.opening import Paths, opening, paths_of
+from stratal.data.sources.opening import Paths, paths_of
+from stratal.data.sources.unchanged import UnchangedFile, unchanged_file
 
 Array = np.ndarray[Any, Any]
 _BLOCK: Final = 1 << 22  # bytes looked at at once
@@ -25,26 +25,25 @@ class TextRecords:
     """The records of files, as bytes, by position; empty lines are none.
 
     With `quotes`, a line break within double quotes is part of its record, as in CSV; with `blanks`, lines of
-    spaces and tabs alone are empty. Files are read once to find the records, 16 bytes each, and stay mapped:
-    they must not change meanwhile.
+    spaces and tabs alone are empty. Files are read once to find the records, 16 bytes each.
+    Its reads raise: ChangedSourceError where a file is no longer what it was.
     """
 
     def __init__(
         self, what: str, paths: Paths, *, quotes: bool = False, blanks: bool = False, skip: int = 0
     ) -> None:
         self.paths = paths_of(what, paths)
-        self._maps: list[mmap.mmap | bytes] = []
+        self._files: list[UnchangedFile] = []
         self._spans: list[Array] = []
         self._lines: dict[int, tuple[int, int]] = {}  # of each file: a record's first byte and its line
         self.heads: list[list[bytes]] = []  # the first `skip` records of each file, which are no rows
         for path in self.paths:
-            with opening(path, what, OSError):
-                data = _mapped(path)
-            spans = _records(data, quotes)
+            file = unchanged_file(what, path)
+            spans = _records(file, quotes)
             if blanks:
-                spans = _inked(data, spans)
-            self._maps.append(data)
-            self.heads.append([bytes(data[a:b]) for a, b in spans[:skip].tolist()])
+                spans = _inked(file, spans)
+            self._files.append(file)
+            self.heads.append(file.read(spans[:skip].tolist()))
             self._spans.append(spans[skip:])
         self._ends = np.cumsum([len(s) for s in self._spans], dtype=np.int64)
 
@@ -59,23 +58,22 @@ class TextRecords:
         asked = np.where(asked < 0, asked + count, asked)
         files = np.searchsorted(self._ends, asked, side="right")
         rows = asked - np.array([0, *self._ends.tolist()])[files]
-        spans = np.zeros((len(asked), 2), np.int64)
+        found: list[tuple[str, int, bytes]] = [("", 0, b"")] * len(asked)
         for file in np.unique(files).tolist():
-            spans[files == file] = self._spans[file][rows[files == file]]
-        return [
-            (self.paths[file], row, self._maps[file][start:stop])
-            for file, row, (start, stop) in zip(files.tolist(), rows.tolist(), spans.tolist(), strict=True)
-        ]
+            at = np.flatnonzero(files == file)
+            records = self._files[file].read(self._spans[file][rows[at]].tolist())
+            for k, row, record in zip(at.tolist(), rows[at].tolist(), records, strict=True):
+                found[k] = (self.paths[file], row, record)
+        return found
 
     def line(self, path: str, row: int) -> int:
         """Return the line of a file at which one of its records begins, from 1."""
         file = self.paths.index(path)
-        data, end = self._maps[file], int(self._spans[file][row, 0])
+        end = int(self._spans[file][row, 0])
         known, line = self._lines.get(file, (0, 1))  # of the record that was asked for last
         known, line = (known, line) if known <= end else (0, 1)
         for start in range(known, end, _BLOCK):
-            block = np.frombuffer(data, np.uint8, min(_BLOCK, end - start), start)
-            line += int(np.count_nonzero(block == _NEWLINE))
+            line += self._files[file].between(start, min(start + _BLOCK, end)).count(b"\n")
         self._lines[file] = end, line
         return line
 
@@ -87,12 +85,12 @@ class TextRecords:
     def text(self, file: int, start: int, stop: int) -> bytes:
         """Return some of a file's records that follow each other as they lie there, with empty lines."""
         spans = self._spans[file]
-        return self._maps[file][int(spans[start, 0]) : int(spans[stop - 1, 1])]
+        return self._files[file].between(int(spans[start, 0]), int(spans[stop - 1, 1]))
 
     def between(self, file: int, start: int, stop: int) -> list[bytes]:
         """Return the bytes of records of a file that follow each other."""
-        data = self._maps[file]
-        return [data[a:b] for a, b in self._spans[file][start:stop].tolist()]
+        text, spans = self.text(file, start, stop), self._spans[file][start:stop]
+        return [text[a:b] for a, b in (spans - spans[0, 0]).tolist()]
 
 
 class Rows:
@@ -126,24 +124,19 @@ class Rows:
         return (self[k] for k in range(len(self)))
 
 
-def _mapped(path: str) -> mmap.mmap | bytes:
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            return b""  # nothing to map
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
-def _scanned(data: mmap.mmap | bytes, quotes: bool) -> Iterator[_Block]:
+def _scanned(file: UnchangedFile, quotes: bool) -> Iterator[_Block]:
     """Yield the line breaks of each block, which threads look for."""
 
     def scan(start: int) -> _Block:
-        block = np.frombuffer(data, np.uint8, min(_BLOCK, len(data) - start), start)
-        found = np.flatnonzero(block == _NEWLINE)
-        marks = np.flatnonzero(block == _QUOTE) if quotes else ()
+        before = min(start, 1)  # the byte before the block may be a carriage return
+        text = file.between(start - before, min(start + _BLOCK, file.size))
+        block = np.frombuffer(text, np.uint8)
+        found = np.flatnonzero(block[before:] == _NEWLINE)
+        marks = np.flatnonzero(block[before:] == _QUOTE) if quotes else ()
         odd = np.searchsorted(marks, found) % 2 == 1 if len(marks) else np.zeros(len(found), np.bool_)
-        return _Block(found + start, odd, len(marks))
+        return _Block(found + start, odd, block[found + before - 1] == _RETURN, len(marks))
 
-    starts = range(0, len(data), _BLOCK)
+    starts = range(0, file.size, _BLOCK)
     if len(starts) < 2:
         yield from map(scan, starts)
         return
@@ -152,34 +145,40 @@ def _scanned(data: mmap.mmap | bytes, quotes: bool) -> Iterator[_Block]:
 
 
 class _Block(NamedTuple):
-    """Line breaks in a block of a file, whether quotes before each in it are odd, and how many it has."""
+    """Line breaks in a block of a file: whether quotes before each in it are odd, whether it follows a
+    carriage return; and how many quotes the block has.
+    """
 
     breaks: Array
     odd: Array
+    returns: Array
     quotes: int
 
 
-def _inked(data: mmap.mmap | bytes, spans: Array) -> Array:
+def _inked(file: UnchangedFile, spans: Array) -> Array:
     """Return the spans that have more than blanks."""
-    if not len(spans):
-        return spans
-    first = np.frombuffer(data, np.uint8)[spans[:, 0]]
-    suspects = np.flatnonzero(np.isin(first, np.frombuffer(_BLANKS, np.uint8)))
-    blank = [k for k in suspects.tolist() if not data[spans[k, 0] : spans[k, 1]].strip(_BLANKS)]
+    suspects = []
+    for start in range(0, file.size, _BLOCK):
+        block = np.frombuffer(file.between(start, min(start + _BLOCK, file.size)), np.uint8)
+        low, high = np.searchsorted(spans[:, 0], [start, start + len(block)]).tolist()
+        first = block[spans[low:high, 0] - start]
+        suspects += (low + np.flatnonzero(np.isin(first, np.frombuffer(_BLANKS, np.uint8)))).tolist()
+    records = file.read(spans[suspects].tolist()) if suspects else []
+    blank = [k for k, record in zip(suspects, records, strict=True) if not record.strip(_BLANKS)]
     return np.delete(spans, blank, 0)
 
 
-def _records(data: mmap.mmap | bytes, quotes: bool) -> Array:
+def _records(file: UnchangedFile, quotes: bool) -> Array:
     """Return where each record begins and ends, int64[n, 2], without its line break."""
-    breaks, inside = [], 0  # whether a block begins within quotes
-    for found in _scanned(data, quotes):
+    breaks, returns, inside = [], [], 0  # whether a block begins within quotes
+    for found in _scanned(file, quotes):
         breaks.append(found.breaks[found.odd == inside])
+        returns.append(found.returns[found.odd == inside])
         inside = (inside + found.quotes) % 2
-    ends = np.concatenate([*breaks, np.array([len(data)])]).astype(np.int64)
+    head, tail = file.read([(0, min(3, file.size)), (max(0, file.size - 1), file.size)])
+    ends = np.concatenate([*breaks, np.array([file.size])]).astype(np.int64)
     begins = np.concatenate([[0], ends[:-1] + 1]).astype(np.int64)
-    if len(data):
-        last = np.frombuffer(data, np.uint8)[np.maximum(ends - 1, 0)]
-        ends = ends - ((last == _RETURN) & (ends > begins))
-        if bytes(data[:3]) == b"\xef\xbb\xbf":  # the mark of UTF-8
-            begins[0] = 3
+    ends = ends - (np.concatenate([*returns, [tail == b"\r"]]).astype(np.bool_) & (ends > begins))
+    if head == b"\xef\xbb\xbf":  # the mark of UTF-8
+        begins[0] = 3
     return np.stack([begins, ends], 1)[ends > begins]

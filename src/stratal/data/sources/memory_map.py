@@ -17,7 +17,8 @@ def memory_map(
 ) -> np.ndarray[Any, Any]:
     """Return a read-only array over a .npy file, or, with `dtype` and `shape`, over the bytes of any file.
 
-    `TensorDataset(memory_map(path))` reads the rows that are asked for.
+    `TensorDataset(memory_map(path))` reads the rows that are asked for. The file must not be cut short while
+    the array is used: the system ends a process that reads what is no longer there.
     Raises: MissingSourceError; FormatError for a file that is none, is too short, or holds Python objects.
     """
     name = os.fspath(path)
