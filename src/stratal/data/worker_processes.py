@@ -4,7 +4,8 @@
                                                            memory  its arrays, in one mapped file each
 
 Processes are spawned. They end when their pipe does, so none outlives this process, however that ends. A
-mapped file never has a name, its process inherits it: nothing is left on disk or in /dev/shm.
+mapped file never has a name, its process inherits it: nothing is left on disk or in /dev/shm. Where that is
+full, as of a container with 64 MB, a batch comes whole through the pipe, which costs two more copies.
 """
 
 from __future__ import annotations
@@ -101,8 +102,7 @@ class _Child:
     def __init__(self, number: int, options: WorkerOptions, seed: int, work: Work) -> None:
         self.number = number
         self.connection, theirs = multiprocessing.Pipe()
-        folder = "/dev/shm" if os.path.isdir("/dev/shm") else None
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        self._file = _nameless()
         info = WorkerInfo(number, options.num_workers, seed + number, None)
         self.process = multiprocessing.get_context("spawn").Process(
             target=_serve, args=(theirs, _Inherited(self._file), info, options.worker_init_fn, work),
@@ -163,6 +163,14 @@ class _Child:
             self.process.join(_GRACE_S)
 
 
+def _nameless() -> IO[bytes]:
+    """Return a file without a name: in memory, or where that may not be had in the folder for such files."""
+    try:
+        return tempfile.TemporaryFile(dir="/dev/shm")
+    except OSError:
+        return tempfile.TemporaryFile()
+
+
 class _Inherited:
     """An open file, for a process that is spawned: pickled, it is a descriptor of the same file there."""
 
@@ -202,12 +210,19 @@ def _answered(connection: Connection, file: Any, function: Callable[..., Any], a
         head, buffers = _pickled(found)
     except BaseException as error:
         good, trace = False, "".join(traceback.format_exception(error))
+        found = _Failed(error, trace)
         try:
-            head, buffers = _pickled(_Failed(error, trace))
+            head, buffers = _pickled(found)
             pickle.loads(head, buffers=buffers)  # noqa: S301 (our own)
         except Exception:  # an error of a kind that cannot be sent
-            head, buffers = _pickled(_Failed(RuntimeError(f"{type(error).__name__}: {error}"), trace))
-    connection.send((head, _written(file, buffers)))
+            found = _Failed(RuntimeError(f"{type(error).__name__}: {error}"), trace)
+            head, buffers = _pickled(found)
+    try:
+        spans = _written(file, buffers)
+    except OSError:  # the file system is full
+        os.ftruncate(file.fileno(), 0)
+        head, spans = pickle.dumps(found, protocol=5), []
+    connection.send((head, spans))
     return good
 
 
@@ -218,7 +233,7 @@ def _pickled(value: Any) -> tuple[bytes, list[memoryview]]:
 
 
 def _written(file: Any, buffers: list[memoryview]) -> list[tuple[int, int]]:
-    """Write buffers to a file, which grows; return where each lies."""
+    """Write buffers to a file, which grows; return where each lies. Raises: OSError where it cannot grow."""
     spans, at = [], 0
     for buffer in buffers:
         spans.append((at, at + buffer.nbytes))
@@ -226,7 +241,7 @@ def _written(file: Any, buffers: list[memoryview]) -> list[tuple[int, int]]:
     if at > os.fstat(file.fileno()).st_size:
         os.ftruncate(file.fileno(), at)
     for (start, _), buffer in zip(spans, buffers, strict=True):
-        file.seek(start)
-        file.write(buffer)
-    file.flush()
+        done = 0
+        while done < buffer.nbytes:
+            done += os.pwrite(file.fileno(), buffer[done:], start + done)
     return spans

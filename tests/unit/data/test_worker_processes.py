@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -49,6 +50,17 @@ def fail(number: int) -> None:
 
 def plain(batch: Any) -> Any:
     return batch["x"].tolist(), batch["x"].dtype, batch["k"].tolist(), batch["text"]
+
+
+def limit_files(number: int) -> None:
+    """As where /dev/shm is full: a file takes 2,000 bytes, a batch has 2,400 or 480."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_batches_come_through_the_pipe_where_no_file_takes_them(size: int) -> None:
+    loader = DataLoader(Samples(21), size, num_workers=2, workers="processes", worker_init_fn=limit_files)
+    assert [plain(b) for b in loader] == [plain(b) for b in DataLoader(Samples(21), size)]
 
 
 def test_batches_are_those_of_one_process_in_their_order_and_nothing_stays() -> None:
