@@ -20,7 +20,17 @@ from stratal.base import settings
 from stratal.base.errors import AttributeValueError, CompilerError, FormatError
 from stratal.base.log import duration
 from stratal.cli.plans import SECTIONS, program_json, show_brief
-from stratal.cli.report import add_json_option, cell, console, named, run_script, table, whole, write_json
+from stratal.cli.report import (
+    NOTHING,
+    add_json_option,
+    cell,
+    console,
+    named,
+    run_script,
+    table,
+    whole,
+    write_json,
+)
 from stratal.codegen.assemble import assemble, emit_assembly
 from stratal.codegen.module import kernel_module
 from stratal.compiler import Program, compile_graph
@@ -71,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         with settings.verify(True):  # and so from the start, not from the cache
             status, found = 0, [compile_graph(parse_graph(read_stage(args.script)))]
     else:
-        status = run_script(args.script, args.arguments)
+        status = run_script(args.script, args.arguments, pending=True)
         found = program_cache.remembered()
     asked = named([p.graph.name for p in found], [args.only], "program")
     shown = [p for p in found if p.graph.name in asked]
@@ -82,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
         raise AttributeValueError("explain: no program shown has such a kernel", got=got, hint=hint)
     write_json(args.json, [program_json(p) for p in shown])
     _draw(shown, args)
+    if not found:
+        out.print(NOTHING)
     if args.kernel is None and not args.show:
         _summarise(out, shown)
         return status

@@ -11,7 +11,17 @@ from rich.text import Text
 
 from stratal.base.byte_sizes import parse_bytes
 from stratal.cli.plans import arena_of
-from stratal.cli.report import add_json_option, cell, console, named, run_script, table, whole, write_json
+from stratal.cli.report import (
+    NOTHING,
+    add_json_option,
+    cell,
+    console,
+    named,
+    run_script,
+    table,
+    whole,
+    write_json,
+)
 from stratal.compiler import Program
 from stratal.memory.plan import at_peak
 from stratal.memory.render import format_bytes
@@ -69,7 +79,7 @@ class ProgramMemory(NamedTuple):
 def run(args: argparse.Namespace) -> int:
     budget_bytes = None if args.budget is None else parse_bytes(args.budget, "--budget")
     out = console()
-    status = run_script(args.script, args.arguments)
+    status = run_script(args.script, args.arguments, pending=True)
     programs = program_cache.remembered()
     asked = named([p.graph.name for p in programs], [args.only], "program")
     found = [memory_of_program(p) for p in programs if p.graph.name in asked]
@@ -85,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     if hidden := len(found) - len(shown):
         out.print(f"{hidden} smaller program{'s' * (hidden != 1)}: --programs N shows more.")
     if not found:
-        out.print("The script compiled nothing.")
+        out.print(NOTHING)
     write_json(args.json, [m.to_json(args.values, budget_bytes) for m in found])
     return status or int(bool(over))
 

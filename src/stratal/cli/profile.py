@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     status = 0
     with Profiler(trace=args.trace is not None) as profiler:
         try:
-            status = run_script(args.script, args.arguments)
+            status = run_script(args.script, args.arguments, pending=True)
         except KeyboardInterrupt:
             interrupted, status = True, INTERRUPTED
     found = profiler.profile()

@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -19,6 +19,7 @@ from rich.text import Text
 
 from stratal.base.errors import AttributeValueError, FormatError
 from stratal.formats.files import write_atomically
+from stratal.tensor.lazy import flushing
 
 
 def add_json_option(parser: argparse.ArgumentParser, what: str) -> None:
@@ -86,6 +87,9 @@ def console() -> Console:
     return made if made.is_terminal else Console(highlight=False, width=160)
 
 
+NOTHING: Final = "The script compiled nothing: results are computed when they are read, as in print(loss)."
+
+
 # -- scripts -------------------------------------------------------------------------------------------------
 def check_script(script: Path) -> None:
     """Raise FormatError where there is no such script."""
@@ -93,9 +97,10 @@ def check_script(script: Path) -> None:
         raise FormatError("there is no such script", got=str(script), hint="give the path of a Python file")
 
 
-def run_script(script: Path, arguments: list[str]) -> int:
+def run_script(script: Path, arguments: list[str], *, pending: bool = False) -> int:
     """Run a script as `python FILE.py` would; return its exit status. Its error is printed, not raised.
 
+    With `pending`, results that its variables hold at the end and that it has not read are computed, too.
     Raises: FormatError when the file cannot be read; KeyboardInterrupt.
     """
     check_script(script)
@@ -104,7 +109,10 @@ def run_script(script: Path, arguments: list[str]) -> int:
     sys.argv = [str(script), *arguments]
     sys.path = [str(script.resolve().parent), *sys.path]
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        variables = runpy.run_path(str(script), run_name="__main__")
+        if pending:
+            flushing.flush_all()
+        del variables
     except SystemExit as ended:
         if isinstance(ended.code, str):
             print(ended.code, file=sys.stderr)

@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         tuning.check_file(path)
     proposer = strategy(args.model, args.seed)
     with settings.tuning("off"), Watch() as watch:  # what runs now is what the search starts from
-        status = run_script(args.script, args.arguments)
+        status = run_script(args.script, args.arguments, pending=True)
     if status:
         out.print(Text(f"The script ended with status {status}: what ran until then is tuned.", "yellow"))
     tasks = tasks_of(watch.programs)

@@ -8,7 +8,7 @@ from typing import Any
 
 from stratal.base.errors import FormatError
 from stratal.cli.outputs import check_outputs
-from stratal.cli.report import add_json_option, check_script, console, named, run_script, write_json
+from stratal.cli.report import NOTHING, add_json_option, check_script, console, named, run_script, write_json
 from stratal.explorer.page import Page
 from stratal.explorer.saved import read_plans
 from stratal.explorer.view import add_comparisons, view
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         status, rows = _ran(args)
     if not rows:
-        console().print("The script compiled nothing: there is no page to write.")
+        console().print(f"{NOTHING} There is no page to write.")
         return status or 1
     add_comparisons(rows, others)
     write_json(args.json, rows)
@@ -70,10 +70,10 @@ def _ran(args: argparse.Namespace) -> tuple[int, list[dict[str, Any]]]:
     profile = None
     if args.profile:
         with Profiler(trace=True) as profiler:
-            status = run_script(args.subject, args.arguments)
+            status = run_script(args.subject, args.arguments, pending=True)
         profile = profiler.profile()
     else:
-        status = run_script(args.subject, args.arguments)
+        status = run_script(args.subject, args.arguments, pending=True)
     found = program_cache.remembered()
     asked = named([p.graph.name for p in found], [args.only], "program")
     shown = [p for p in found if p.graph.name in asked]

@@ -239,3 +239,24 @@ def test_an_error_does_not_point_into_the_script_that_started_the_command(tmp_pa
     )  # fmt: skip
     assert ended.returncode == 1 and "absent.toml" in ended.stderr
     assert "hint:" in ended.stderr and "where:" not in ended.stderr
+
+
+UNREAD = {  # how a script may end, whether something is left to compute, and the command
+    "in a variable": ("y = f(st.ones(2, 3))", True, "view"),
+    "in a gradient": ("f(st.ones(2, 3)).backward()", True, "explain"),
+    "in an attribute": ("class A: pass\na = A()\na.y = [f(st.ones(2, 3))]", True, "memory"),
+    "by nobody": ("f(st.ones(2, 3))", False, "view"),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_what_a_script_leaves_unread_is_compiled_or_said_to_be_never_computed(
+    name: str, tmp_path: Path
+) -> None:
+    last, compiles, command = UNREAD[name]
+    head = ["import stratal as st", "net = st.nn.Linear(3, 4)", "f = st.compile(lambda x: net(x).sum())"]
+    (tmp_path / "script.py").write_text("\n".join([*head, last]))
+    page = ["-o", str(tmp_path / "page.html")] if command == "view" else []
+    ended = stratal(command, *page, str(tmp_path / "script.py"))
+    assert ("are computed when they are read" in ended.stdout) == (not compiles), ended.stdout
+    assert (ended.returncode, ended.stderr) == (0 if compiles else 1, "")
