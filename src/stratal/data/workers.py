@@ -57,7 +57,7 @@ def checked_options(
     """Return options that make sense together. Raises: AttributeValueError, under PyTorch's conditions."""
     if not isinstance(num_workers, int) or num_workers < 0:
         raise AttributeValueError("DataLoader: num_workers is 0 or more", got=repr(num_workers))
-    if timeout < 0:
+    if not isinstance(timeout, int | float) or not timeout >= 0:
         raise AttributeValueError("DataLoader: timeout is 0 or more seconds", got=repr(timeout))
     if not num_workers and (prefetch_factor is not None or persistent_workers):
         name = "persistent_workers" if prefetch_factor is None else "prefetch_factor"
@@ -254,7 +254,7 @@ def in_order_read_by_workers(
 
 def _result(future: Future[Any], timeout: float) -> Any:
     try:
-        return future.result(timeout or None)
+        return future.result(min(timeout, threading.TIMEOUT_MAX) or None)
     except FutureTimeout:
         if future.done():  # the task raised it
             raise

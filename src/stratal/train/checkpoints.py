@@ -81,6 +81,8 @@ class CheckpointManager:
                 "CheckpointManager: keep_last and every count from 1, keep_best from 0",
                 got=f"{keep_last}, {every}, {keep_best}",
             )
+        if not isinstance(folder, str | Path) or "\0" in str(folder):
+            raise AttributeValueError("CheckpointManager: takes the path of a folder", got=repr(folder))
         self.folder = Path(folder)
         self.keep_last, self.keep_best, self.every, self.monitor = keep_last, keep_best, every, monitor
         self.shard_bytes, self.ranks = checked_limit(shard_bytes), ranks

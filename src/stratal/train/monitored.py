@@ -55,12 +55,13 @@ class Monitor:
 def monitored(row: Mapping[str, Any], name: str, who: str) -> float:
     """Return a column of a row. Raises: AttributeValueError, DTypeError."""
     _check_column(list(row), name, who)
-    if isinstance(row[name], list):
+    try:
+        return float(row[name])
+    except (TypeError, ValueError):
         raise DTypeError(
-            f"{who}: monitors one number of each epoch", got=f"{name} of {len(row[name])} numbers",
-            hint="a metric with an average, or a column that a callback adds",
-        )  # fmt: skip
-    return float(row[name])
+            f"{who}: monitors one number of each epoch", got=f"{name}: {row[name]!r:.60}",
+            hint="a metric with an average, or a column that a callback sets to a number",
+        ) from None  # fmt: skip
 
 
 def check_monitored(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import stratal as st
-from stratal.base.errors import DTypeError
-from stratal.data import BadRowError, Pipeline, SQLTable, default_collate
+from stratal.base.errors import DTypeError, FormatError
+from stratal.data import BadRowError, Pipeline, SQLQuery, SQLTable, default_collate
 from stratal.data.collate import collated_columns
 
 pytestmark = [pytest.mark.quick, pytest.mark.row("F21")]
@@ -84,3 +84,26 @@ def test_row_numbers_of_sqlite_are_keys_that_need_not_be_read(tmp_path: Path) ->
     assert [row["id"] for row in SQLTable(connect, "plain", "id")][3:6] == [8, 10, 11]
     with pytest.raises(BadRowError, match="row 4, column 'id'"):
         table.columns_at(range(20))
+
+
+def test_what_a_database_refuses_is_an_error_about_the_query(tmp_path: Path) -> None:
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(tmp_path / "t.sqlite", check_same_thread=False)
+
+    with connect() as connection:
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, x REAL)")
+        connection.executemany("INSERT INTO t VALUES (?, ?)", [(k, k / 2) for k in range(9)])
+    for table, key, columns in (("u", "id", None), ("t", "key", None), ("t", "id", ["y"])):
+        with pytest.raises(FormatError, match=r"(?s)SQLTable.*OperationalError: no such (table|column)"):
+            SQLTable(connect, table, key, columns)
+    table = SQLTable(connect, "t", "id")
+    connection.execute("DROP TABLE t")
+    with pytest.raises(FormatError, match="no such table"):
+        table[3]
+    fails = "SELECT n, CASE n WHEN 700 THEN abs(-9223372036854775807 - 1) END FROM (WITH RECURSIVE c(n) AS "
+    fails += "(SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT 2000) SELECT n FROM c) ORDER BY n"
+    for query in ("selec x order by x", "select x from u order by x", fails):
+        with pytest.raises(FormatError, match="SQLQuery"):
+            list(SQLQuery(connect, query))
+    with pytest.raises(ZeroDivisionError):
+        list(SQLQuery(lambda: 1 / 0, "select 1 order by 1"))

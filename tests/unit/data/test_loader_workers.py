@@ -328,3 +328,14 @@ def test_a_stop_iteration_in_the_users_code_is_an_error_and_not_the_end_of_the_e
     ):  # fmt: skip
         with pytest.raises(RuntimeError, match="StopIteration"):
             list(pipeline.prefetch(2, workers=workers) if workers else pipeline)
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), -1, None, "5"])
+def test_a_timeout_that_is_no_time_is_refused(timeout: Any) -> None:
+    with pytest.raises(AttributeValueError, match="timeout is 0 or more seconds"):
+        DataLoader([1, 2], num_workers=1, timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e300, 10**400])
+def test_a_timeout_beyond_any_time_is_none(timeout: float) -> None:
+    assert len(list(DataLoader([1, 2], num_workers=1, timeout=timeout))) == 2

@@ -11,7 +11,7 @@ import pytest
 from trained import LOSS, X, Y, batches, bits, small, trainer_of
 
 from stratal import optim
-from stratal.base.errors import StratalError
+from stratal.base.errors import DTypeError, StratalError
 from stratal.train import EMA, CSVLog, EarlyStopping, Schedule, Trainer
 
 
@@ -126,3 +126,13 @@ def test_the_csv_log_has_a_line_for_each_epoch(tmp_path: Path) -> None:
     lines = (tmp_path / "log.csv").read_text().splitlines()
     assert lines[0].startswith("epoch,loss,")
     assert [line.split(",")[0] for line in lines[1:]] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("value", [None, [1.0], "low", {}])
+def test_a_monitored_value_that_is_no_number_is_named(value: Any) -> None:
+    class Sets:
+        def on_epoch_end(self, trainer: Any, row: dict[str, Any]) -> None:
+            row["value"] = value
+
+    with pytest.raises(DTypeError, match="EarlyStopping: monitors one number of each epoch"):
+        trainer_of(small(), callbacks=[Sets(), EarlyStopping("value", mode="min")]).fit(batches())

@@ -90,6 +90,7 @@ GOOD = 'kind = "table"\n[data]\npath = "a.csv"\ntarget = "y"\n'
     (GOOD + '[training]\nlr = "fast"', r'c.toml: \[training\] lr is a number above 0\n  got:   "fast"'),
     (GOOD + "[training]\nlr = inf", "lr is a number above 0"),
     (GOOD + "[training]\nepochs = true", "a whole number from 1"),
+    (GOOD + '[output]\nfolder = "a\\u0000b"', r"\[output\] folder is text in quotes"),
     (GOOD + 'features = "x"', "a list of texts"),
     (GOOD + 'missing = "mean"', 'one of "refuse", "drop"'),
     ('kind = "images"\n[data]\npath = "a"\nsize = [3]', "a list of 2 whole numbers"),
@@ -179,6 +180,14 @@ def test_what_the_data_do_not_give_is_said_with_the_file(
         text = text.replace(old, new)
     with pytest.raises(st.StratalError, match=words):
         problem_of(read_config(written(pumps, text)))
+
+
+@pytest.mark.parametrize("text", ["a,failed\n1,no\n2,yes,3\n", "a,a,failed\n1,2,no\n"])
+def test_hints_about_a_file_are_keys_of_the_configuration_not_python(text: str, pumps: Path) -> None:
+    (pumps / "pumps.csv").write_text(text)
+    with pytest.raises(FormatError, match=r"mend the file: c.toml|correct it") as caught:
+        problem_of(read_config(written(pumps, TABLE.format(epochs=1, folder="out"))))
+    assert "Pipeline" not in str(caught.value) and "names=" not in str(caught.value)
 
 
 def test_rows_with_missing_values_are_left_out_where_that_is_asked_for(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
-from stratal.base.errors import AttributeValueError, DTypeError
+from stratal.base.errors import AttributeValueError, DTypeError, FormatError
 from stratal.data.bad_rows import BadRowError
 from stratal.data.shuffle import span_of
 from stratal.data.sources.columns import Column, array_of, checked_positions
@@ -27,7 +28,7 @@ class SQLTable:
     `connect()` returns a DBAPI connection; each thread calls it once. The keys are read at once, rows when
     they are asked for. What `paramstyle` a connection has is asked of its module.
     Raises: AttributeValueError for names that are none, keys that are equal or missing; BadRowError for a row
-    that is gone.
+    that is gone; FormatError for what the database refuses.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class SQLQuery:
 
     Each pass calls `connect()`, executes the query and fetches some rows at a time. The query says ORDER BY,
     or rows could come in another order each time. Raises: AttributeValueError where it does not, and where
-    two columns have one name.
+    two columns have one name; FormatError for what the database refuses.
     """
 
     def __init__(
@@ -137,13 +138,20 @@ class SQLQuery:
         self._connect, self.query, self.parameters = connect, query, parameters
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        cursor = self._connect().cursor()
-        cursor.execute(self.query, self.parameters)
-        names = [column[0] for column in cursor.description]
+        connection = self._connect()
+        with _refused(connection, "SQLQuery"):
+            cursor = connection.cursor()
+            cursor.execute(self.query, self.parameters)
+            names = [column[0] for column in cursor.description]
         checked_columns("SQLQuery", None, names, "AS gives a column another name")
-        while rows := cursor.fetchmany(_AT_ONCE):
+        while rows := self._next_rows(connection, cursor):
             for row in _by_position(names, rows):
                 yield dict(zip(names, map(array_of, row), strict=True))
+
+    @staticmethod
+    def _next_rows(connection: Any, cursor: Any) -> list[Any]:
+        with _refused(connection, "SQLQuery"):
+            return list(cursor.fetchmany(_AT_ONCE))
 
 
 def _row_numbers(connection: Any, table: str, key: str) -> range | None:
@@ -167,10 +175,11 @@ def _row_numbers(connection: Any, table: str, key: str) -> range | None:
 
 
 def _fetched(connection: Any, query: str, parameters: Any) -> tuple[list[str], list[Any]]:
-    cursor = connection.cursor()
-    cursor.execute(query, parameters)
-    names = [column[0] for column in cursor.description]
-    return names, _by_position(names, cursor.fetchall())
+    with _refused(connection, "SQLTable"):
+        cursor = connection.cursor()
+        cursor.execute(query, parameters)
+        names = [column[0] for column in cursor.description]
+        return names, _by_position(names, cursor.fetchall())
 
 
 def _by_position(names: Sequence[str], rows: Sequence[Any]) -> list[Any]:
@@ -190,6 +199,21 @@ def _by_position(names: Sequence[str], rows: Sequence[Any]) -> list[Any]:
         "SQL: rows of a connection are sequences or mappings of their columns", got=f"{first!r:.60}",
         hint="connect() returns a connection without a row factory",
     )  # fmt: skip
+
+
+@contextmanager
+def _refused(connection: Any, what: str) -> Iterator[None]:
+    """Turn the errors of a connection's module into ours. Raises: FormatError."""
+    module = sys.modules.get(type(connection).__module__.partition(".")[0])
+    kind = getattr(module, "Error", None)  # DBAPI's name for all of them
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(kind, type) or not isinstance(error, kind):
+            raise
+        got = f"{type(error).__name__}: {error}"
+        hint = "look at the names of tables and columns, and at the database"
+        raise FormatError(f"{what}: the database answers a query", got=got, hint=hint) from error
 
 
 def _paramstyle(connection: Any) -> str:

@@ -30,7 +30,8 @@ def toml_of(value: Any) -> str:
 
 
 def _text(about: str, example: str, default: Any = REQUIRED) -> Key:
-    return Key(default, "text in quotes", lambda v: type(v) is str and v != "", about, example)
+    fits = lambda v: type(v) is str and v != "" and "\0" not in v  # noqa: E731
+    return Key(default, "text in quotes", fits, about, example)
 
 
 def _character(default: str, about: str) -> Key:

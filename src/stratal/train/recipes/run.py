@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from stratal.base.errors import AttributeValueError
+from stratal.base.errors import AttributeValueError, FormatError
 from stratal.base.files import make_folder
 from stratal.data.bad_rows import BadRowError
 from stratal.data.sources.class_folders import files_below
@@ -59,18 +59,8 @@ def problem_of(config: Config) -> Problem:
     raise.
     """
     manual_seed(config.training["seed"])
-    with _bad_rows_hinted(config):
+    with _hinting_at_keys(config):
         return _PROBLEMS[config.kind](config)
-
-
-@contextmanager
-def _bad_rows_hinted(config: Config) -> Iterator[None]:
-    """Let errors of rows say what a configuration, not a pipeline, does about them."""
-    try:
-        yield
-    except BadRowError as error:
-        error.hint = _ABOUT_BAD_ROWS[config.kind]
-        raise
 
 
 def run(
@@ -103,13 +93,26 @@ def run(
     trainer = Trainer(problem.net, loss=problem.loss, optimizer=optimizer, metrics=problem.metrics,
                       callbacks=callbacks, **given)  # fmt: skip
     manager = CheckpointManager(folder / CHECKPOINTS, keep_last=1, keep_best=1)
-    with _bad_rows_hinted(config):
+    with _hinting_at_keys(config):
         history = trainer.fit(problem.training, epochs=options["epochs"], validation=problem.validation,
                               checkpoints=manager, resume=resume, progress=progress)  # fmt: skip
         validation = trainer.evaluate(problem.validation)
     about = {"kind": config.kind, **problem.options}
     save(problem.net, folder / MODEL, inputs=tensor(problem.example), options=about)
     return Result(history, validation, folder, problem.net)
+
+
+@contextmanager
+def _hinting_at_keys(config: Config) -> Iterator[None]:
+    """Let errors about data hint at what a configuration can say, not at arguments in Python."""
+    try:
+        yield
+    except FormatError as error:
+        if isinstance(error, BadRowError):
+            error.hint = _ABOUT_BAD_ROWS[config.kind]
+        elif "=[" in error.hint:
+            error.hint = f"mend the file: {config.path.name} has no key to read it in another way"
+        raise
 
 
 def _optimizer(config: Config, net: Module) -> Optimizer:
