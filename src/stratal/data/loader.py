@@ -12,6 +12,7 @@ from zlib import crc32
 
 import numpy as np
 
+from stratal.base.counts import as_count
 from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError
 from stratal.data.collate import collate_named, collated_columns, default_convert, digest_of
 from stratal.data.datasets import Dataset, Subset, TensorDataset, generator_of, read_in_order
@@ -73,8 +74,8 @@ class DataLoader:
         workers: str = "threads",
         **others: Any,
     ) -> None:  # fmt: skip
-        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-            raise AttributeValueError("DataLoader: a batch has at least one element", got=repr(batch_size))
+        if batch_size is not None:
+            batch_size = as_count("DataLoader: a batch has at least one element", batch_size)
         _refuse(others)
         self.workers = checked_options(
             num_workers, worker_init_fn, prefetch_factor, persistent_workers, timeout

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from stratal.base.counts import as_count
 from stratal.base.errors import AttributeValueError
 
 Array = np.ndarray[Any, Any]
@@ -49,9 +50,7 @@ def stratified_split(labels: Any, test_share: float = 0.2, seed: int = 0) -> tup
 
 def positive(name: str, value: Any, what: str) -> int:
     """Return a count. Raises: AttributeValueError."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise AttributeValueError(f"{name}: {what} is a positive integer", got=repr(value))
-    return value
+    return as_count(f"{name}: {what} is a positive integer", value)
 
 
 def span_of(positions: Array) -> slice | None:

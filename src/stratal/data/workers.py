@@ -20,6 +20,7 @@ from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple, Protocol
 
+from stratal.base.counts import as_count
 from stratal.base.errors import AttributeValueError, StratalError
 
 _POLL_S: Final = 1.0  # how often an idle worker looks whether its pool is still there
@@ -55,8 +56,7 @@ def checked_options(
     num_workers: int, worker_init_fn: Any, prefetch_factor: Any, persistent_workers: bool, timeout: float
 ) -> WorkerOptions:
     """Return options that make sense together. Raises: AttributeValueError, under PyTorch's conditions."""
-    if not isinstance(num_workers, int) or num_workers < 0:
-        raise AttributeValueError("DataLoader: num_workers is 0 or more", got=repr(num_workers))
+    num_workers = as_count("DataLoader: num_workers is 0 or more", num_workers, 0)
     if not isinstance(timeout, int | float) or not timeout >= 0:
         raise AttributeValueError("DataLoader: timeout is 0 or more seconds", got=repr(timeout))
     if not num_workers and (prefetch_factor is not None or persistent_workers):
@@ -64,8 +64,8 @@ def checked_options(
         raise AttributeValueError(
             f"DataLoader: {name} is for workers", got="num_workers=0", hint="num_workers=2"
         )
-    if prefetch_factor is not None and (not isinstance(prefetch_factor, int) or prefetch_factor < 1):
-        raise AttributeValueError("DataLoader: prefetch_factor is 1 or more", got=repr(prefetch_factor))
+    if prefetch_factor is not None:
+        prefetch_factor = as_count("DataLoader: prefetch_factor is 1 or more", prefetch_factor)
     return WorkerOptions(num_workers, worker_init_fn, prefetch_factor or 2, persistent_workers, timeout)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from stratal.base.counts import as_count
 from stratal.base.dtypes import as_dtype, float16
 from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError, StratalError
 from stratal.nn.module import Module
@@ -52,8 +53,8 @@ class StepOptions:
             bound = getattr(self, name)
             if bound is not None and not bound > 0:
                 raise AttributeValueError(f"Trainer: {name} must be positive", got=str(bound))
-        if not isinstance(self.accumulate, int) or self.accumulate < 1:
-            raise AttributeValueError("Trainer: accumulate counts batches, from 1", got=repr(self.accumulate))
+        accumulate = as_count("Trainer: accumulate counts batches, from 1", self.accumulate)
+        object.__setattr__(self, "accumulate", accumulate)  # NumPy's would be part of the program
         if self.check_finite not in CHECKS:
             raise AttributeValueError(
                 'Trainer: check_finite is "loss", "gradients" or None', got=repr(self.check_finite)
