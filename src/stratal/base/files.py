@@ -70,7 +70,7 @@ def _not_plain() -> OSError:
     return OSError(errno.EINVAL, "not a regular file")
 
 
-def lock(file: FileIO) -> bool | None:
+def lock(file: FileIO | int) -> bool | None:
     """Take the lock of an open file; return whether that worked, None where there are no locks.
 
     It lasts until the file is closed, also in processes forked meanwhile: nobody waits for it without limit.
@@ -86,6 +86,22 @@ def lock(file: FileIO) -> bool | None:
             raise
         return None
     return True
+
+
+@contextmanager
+def folder_locked(folder: Path) -> Iterator[bool]:
+    """Take the lock of a folder for a block; yield whether that worked, or there are no locks.
+
+    It leaves no file, and is free when the process ends, however that is. Raises: OSError.
+    """
+    if sys.platform == "win32":
+        yield True
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield lock(handle) is not False
+    finally:
+        os.close(handle)
 
 
 def create_locked(path: Path, mode: int = 0o666) -> FileIO:

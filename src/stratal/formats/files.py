@@ -89,7 +89,9 @@ def write_atomically(path: str | os.PathLike[str], chunks: Iterable[Bytes]) -> N
         with writing(target.name, hint=hint), FileIO(target, "wb") as file:
             write_all(file, chunks)
     else:
-        raise FileWriteError(f"save: {target.name} is not a file", got=stat.filemode(status.st_mode))
+        got = "a folder" if stat.S_ISDIR(status.st_mode) else stat.filemode(status.st_mode)
+        hint = f"move what has the name {target} away, or save under another"
+        raise FileWriteError(f"save: {target.name} is not a file", got=got, hint=hint)
 
 
 def replace_file(target: Path, chunks: Iterable[Bytes], old: os.stat_result | None = None) -> None:

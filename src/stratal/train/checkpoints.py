@@ -22,12 +22,14 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from stratal.base.counts import as_count
 from stratal.base.errors import AttributeValueError, FormatError
-from stratal.base.files import ignoring_os_errors, make_folder, remove_drafts
+from stratal.base.files import folder_locked, ignoring_os_errors, make_folder, remove_drafts
 from stratal.base.version import VERSION
 from stratal.formats import load, save
 from stratal.formats.container import SINGLE_FILE, remove_folder
@@ -65,7 +67,8 @@ class CheckpointManager:
 
     `mode` is "min" for a loss and else that of the metric that is monitored; of others it must be given.
     One is written at the end of each epoch, and after every `every` updates where that is given, while
-    training goes on; the next one waits for it. A folder has the checkpoints of one run.
+    training goes on; the next one waits for it. A folder has the checkpoints of one run, and
+    one run at a time.
     With `shard_bytes` a checkpoint is a folder with files of at most so many bytes each, but for a tensor
     that is larger. With `ranks` each rank writes what it owns, and any number of ranks goes on from it.
     Raises: AttributeValueError.
@@ -76,11 +79,10 @@ class CheckpointManager:
         monitor: str = "validation_loss", mode: str | None = None, shard_bytes: int | None = None,
         ranks: Ranks | None = None,
     ) -> None:  # fmt: skip
-        if keep_last < 1 or keep_best < 0 or (every is not None and every < 1):
-            raise AttributeValueError(
-                "CheckpointManager: keep_last and every count from 1, keep_best from 0",
-                got=f"{keep_last}, {every}, {keep_best}",
-            )
+        keep_last = as_count("CheckpointManager: keep_last counts checkpoints", keep_last)
+        keep_best = as_count("CheckpointManager: keep_best counts checkpoints", keep_best, 0)
+        if every is not None:
+            every = as_count("CheckpointManager: every counts updates", every)
         if not isinstance(folder, str | Path) or "\0" in str(folder):
             raise AttributeValueError("CheckpointManager: takes the path of a folder", got=repr(folder))
         self.folder = Path(folder)
@@ -141,6 +143,26 @@ class CheckpointManager:
         return self.folder / ranked[0]
 
     # -- what fit calls --------------------------------------------------------------------------------------
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the folder for a block, a run: no other process trains in it meanwhile.
+
+        Where the file system has no locks, that is not known. Raises: FileWriteError; AttributeValueError.
+        """
+        if not self._writes():
+            yield
+            return
+        with ExitStack() as lock:
+            with writing(self.folder.name, "CheckpointManager: cannot use the folder {}"):
+                make_folder(self.folder)
+                is_free = lock.enter_context(folder_locked(self.folder))
+            if not is_free:
+                raise AttributeValueError(
+                    "fit: a folder of checkpoints has one run at a time", got=f"another run in {self.folder}",
+                    hint="wait until it ends, or end it; a new folder begins another run",
+                )  # fmt: skip
+            yield
+
     def begin(self, resume: bool) -> dict[str, Any] | None:
         """Make the folder ready: remove what a run left that died. Returns the state to go on from, if any.
 
@@ -208,9 +230,11 @@ class CheckpointManager:
         except FileWriteError as error:
             last = max((p.name for p in self._standing() if p.name in self._values), key=_steps, default="")
             hint = error.hint if not self._values else "no checkpoint of this run is left in its folder"
+            taken = path.is_file() if path.suffix == _SHARDS else path.is_dir()
+            mend = f"move away what has the name {path.name}" if taken else "make room"
             raise FileWriteError(
                 f"CheckpointManager: cannot write {path.name}", got=error.got,
-                hint=f"{last} is whole: make room, then fit(.., resume=True)" if last else hint,
+                hint=f"{last} is whole: {mend}, then fit(.., resume=True)" if last else hint,
             ) from error  # fmt: skip
         self._values = whole["checkpoints"]
         self._remove_all_but(self._values)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from math import isfinite
 from typing import Any, Final, Protocol
 
 from stratal.base import tree
+from stratal.base.counts import as_count
 from stratal.base.dtypes import float32
 from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError, ShapeError
 from stratal.nn.module import Module
@@ -112,8 +114,7 @@ class Trainer:
         """
         if self.step is None:
             raise missing_parts()
-        if not isinstance(epochs, int) or epochs < 1:
-            raise AttributeValueError("fit: epochs counts from 1", got=repr(epochs))
+        epochs = as_count("fit: epochs counts from 1", epochs)
         if resume and checkpoints is None:
             raise AttributeValueError("fit: resume goes on from checkpoints", got="no checkpoints",
                                       hint="checkpoints=CheckpointManager(folder)")  # fmt: skip
@@ -126,6 +127,13 @@ class Trainer:
                              hint="checkpoints=CheckpointManager(folder)")  # fmt: skip
         self._refuse_other_schedules()
         check_monitored(self._columns(feeds), self.callbacks, checkpoints, self.metrics)
+        with getattr(checkpoints, "locked", nullcontext)():
+            return self._fit(feeds, epochs, checkpoints, resume, progress)
+
+    def _fit(
+        self, feeds: dict[str, Batches], epochs: int, checkpoints: Checkpoints | None, resume: bool,
+        progress: bool | None,
+    ) -> History:  # fmt: skip
         self._begin(feeds, checkpoints, resume)
         shown = Progress(progress, epochs)
         modes = modes_of(self.net)

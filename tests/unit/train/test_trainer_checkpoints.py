@@ -23,7 +23,7 @@ from waiting import exit_code
 
 import stratal as st
 from stratal import nn, optim
-from stratal.base.errors import AttributeValueError, FormatError, StratalError
+from stratal.base.errors import FormatError, StratalError
 from stratal.data import DataLoader, RandomSampler, TensorDataset
 from stratal.formats.files import FileWriteError
 from stratal.train import (
@@ -548,7 +548,7 @@ def test_what_does_not_fit_a_checkpoint_is_refused(tmp_path: Path) -> None:
         manager.best()
     with pytest.raises(StratalError, match="monitors a column"):
         small().fit([(X, Y)], checkpoints=CheckpointManager(tmp_path / "other", keep_best=1))
-    with pytest.raises(StratalError, match="keep_last and every count from 1"):
+    with pytest.raises(StratalError, match="keep_last counts checkpoints"):
         CheckpointManager(tmp_path, keep_last=0)
     with pytest.raises(StratalError, match="mode is"):
         CheckpointManager(tmp_path, mode="most")
@@ -681,9 +681,3 @@ def test_an_epoch_goes_on_in_the_batches_it_began_with(
     rows_seen(tmp_path, lambda: DataLoader(**given), 9)
     with pytest.raises(StratalError, match=said):
         rows_seen(tmp_path, lambda: DataLoader(**given | change))
-
-
-@pytest.mark.parametrize("folder", [None, "a\0b", 3, b"a"])
-def test_what_is_no_path_of_a_folder_is_refused(folder: Any) -> None:
-    with pytest.raises(AttributeValueError, match="takes the path of a folder"):
-        CheckpointManager(folder)
