@@ -22,8 +22,9 @@ class TensorBoard:
     `time/samples_per_s`, and columns that callbacks before it added. `every` adds `train/step_loss`, the
     mean loss since the last, after so many updates.
 
-    Files are written on the training thread and complete up to the last epoch whenever the process dies. A
-    run that is resumed, or begins anew in the folder, hides what TensorBoard had of later updates.
+    Files are written on the training thread and complete whenever the process dies. A run that is resumed, or
+    begins anew in the folder, hides what TensorBoard had of later updates; the first mean after a start in
+    the middle of an epoch is of the updates behind the first.
     Raises: MissingExtraError without tensorboardX; FileWriteError.
     """
 
@@ -33,11 +34,12 @@ class TensorBoard:
         self.folder, self.every = Path(folder), every
         self._library = _tensorboardx()
         self._file: Any = None  # open from the first update to the end of a fit
-        self._seen = 0.0, 0  # loss times rows, and rows, of the epoch so far
+        self._seen: tuple[float, int] | None = None  # loss times rows, and rows, up to the last point
 
     def on_fit_begin(self, trainer: Training) -> None:
         """Close what an earlier fit left open."""
         self._close()
+        self._seen = None
 
     def on_epoch_begin(self, trainer: Training) -> None:
         """Begin the means of `train/step_loss` anew."""
@@ -47,8 +49,11 @@ class TensorBoard:
         """Open the file where a fit has made its first update, and write the loss if it is due."""
         if self._file is None:
             self._open(trainer.steps)
+        running = trainer.running
+        if self._seen is None:  # resumed in the middle of an epoch: the sums are of earlier updates, too
+            self._seen = running.loss, running.rows
         if self.every is not None and trainer.steps % self.every == 0:
-            running, (loss, rows) = trainer.running, self._seen
+            loss, rows = self._seen
             if running.rows > rows:
                 self._write(trainer.steps, {"train/step_loss": (running.loss - loss) / (running.rows - rows)})
             self._seen = running.loss, running.rows
@@ -59,8 +64,6 @@ class TensorBoard:
             self._open(trainer.steps)
         numbers = {k: float(v) for k, v in row.items() if isinstance(v, (int, float)) and k != "epoch"}
         self._write(trainer.steps, {_tag(name): value for name, value in numbers.items()})
-        with writing(self.folder.name, "TensorBoard: cannot write to the folder {}"):
-            self._file.flush()
 
     def on_fit_end(self, trainer: Training) -> None:
         """Close the file."""
@@ -84,6 +87,7 @@ class TensorBoard:
         )
         with writing(self.folder.name, "TensorBoard: cannot write to the folder {}"):
             self._file.write_event(event)
+            self._file.flush()  # a checkpoint of this update may follow, and no run writes it again
 
     def _close(self) -> None:
         if self._file is not None:

@@ -12,7 +12,7 @@ from trained import X, Y, small, trainer_of
 from stratal.base.errors import AttributeValueError, MissingExtraError
 from stratal.formats.files import FileWriteError
 from stratal.train import CheckpointManager, TensorBoard
-from stratal.train.history import TIMES
+from stratal.train.history import TIMES, Running
 from stratal.train.recipes import problem_of, read_config, run
 
 
@@ -57,6 +57,39 @@ def test_a_resumed_run_hides_updates_that_are_made_again(tmp_path: Path) -> None
     found = scalars(tmp_path / "tb")["train/loss"]
     assert [value for _, value in found] == pytest.approx(trainer.history["loss"], rel=1e-6)
     assert len(list((tmp_path / "tb").iterdir())) == 2
+
+
+def test_what_a_checkpoint_has_behind_it_is_in_the_file_before_the_process_can_die(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    seen: list[list[int]] = []
+
+    class Manager(CheckpointManager):
+        def save(self, *args: Any, **kwargs: Any) -> Any:
+            seen.append([step for step, _ in scalars(tmp_path / "tb").get("train/step_loss", [])])
+            return super().save(*args, **kwargs)
+
+    fitted(tmp_path / "tb", 1, checkpoints=Manager(tmp_path / "checkpoints", every=2))
+    assert seen[:2] == [[2], [2, 4]]
+
+
+def test_a_mean_after_a_start_in_the_middle_of_an_epoch_is_not_of_the_updates_before(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+
+    class Losses:
+        """Gives the running sums of an epoch in which all losses up to update 2 are 100, and then 1."""
+
+        steps = 2
+        running = Running(loss=200.0, rows=2)
+
+    board, trainer = TensorBoard(tmp_path, every=2), Losses()
+    board.on_fit_begin(trainer)  # type: ignore[arg-type]
+    for _ in range(4):
+        trainer.steps += 1
+        trainer.running.loss += 1.0
+        trainer.running.rows += 1
+        board.on_step_end(trainer)  # type: ignore[arg-type]
+    board.on_fit_end(trainer)  # type: ignore[arg-type]
+    assert scalars(tmp_path)["train/step_loss"] == [(4, 1.0), (6, 1.0)]
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_of_fit(tmp_path: Path) -> None:
