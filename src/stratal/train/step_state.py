@@ -8,6 +8,7 @@ a callback with `state_dict`, a metric of the trainer, or the default generator.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -20,7 +21,10 @@ from stratal.base.errors import AttributeValueError, CallOrderError
 from stratal.base.types import TensorType
 from stratal.graph.node import topological
 from stratal.nn.module import Module
+from stratal.optim import Optimizer
+from stratal.optim.grad_scaler import GradScaler
 from stratal.optim.group import ParamGroup
+from stratal.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from stratal.tensor.capture.compiled import Compiled
 from stratal.tensor.capture.locations import Location
 from stratal.tensor.capture.replay import Entry, FromArgument, FromGrad, FromHandle, FromLocation
@@ -31,6 +35,7 @@ from stratal.tensor.values.handle import Handle
 from stratal.train.provenance import compiled_parts
 
 _MOST: Final = 4  # names in a message
+_PARTS: Final = 100  # of a container that is looked into: more are data
 _NUMBERED: Final = re.compile(r"x\d+")  # inputs without a name
 _OF_STATE: Final = re.compile(r"\.state\[.*")  # of which an optimizer has many
 _KEY: Final = TensorType(uint64)  # the state of a generator
@@ -93,7 +98,19 @@ def refuse_unheld_state(step: Any, roots: Iterable[Any]) -> None:
     """Raises: AttributeValueError where a step was captured to what updates more than `roots` have."""
     held = Held([*roots, default_generator()])
     entries = [c._last for c in compiled_parts(step).values() if c._last is not None]
-    found = [name for entry in entries for name in _unheld(entry, held, step)]
+    _refuse([name for entry in entries for name in _unheld(entry, held, step)])
+
+
+def refuse_unheld_parts(step: Any, roots: Iterable[Any]) -> None:
+    """Raises: AttributeValueError where a step that is not captured reaches an optimizer, a scaler or a
+    schedule that `roots` do not have: what it does with them is not seen.
+    """
+    if not compiled_parts(step) and not hasattr(step, "pending"):
+        held = Held(roots)
+        _refuse([name for name, part in _reached(step) if part not in held])
+
+
+def _refuse(found: Iterable[str]) -> None:
     names = list(dict.fromkeys(_OF_STATE.sub(".state", name) for name in found))
     if names:
         raise AttributeValueError(
@@ -102,6 +119,41 @@ def refuse_unheld_state(step: Any, roots: Iterable[Any]) -> None:
             hint="optimizer= takes one optimizer, modules can be attributes of the net; a callback that has "
             "state_dict and load_state_dict holds what else there is",
         )  # fmt: skip
+
+
+def _reached(step: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what changes state of what a function's variables lead to, with the variable's name; functions
+    that it calls are followed.
+    """
+    waiting, seen = [("step", step)], set[int]()
+    while waiting:
+        name, value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Optimizer | GradScaler | LRScheduler | ReduceLROnPlateau):
+            yield name, value
+        elif isinstance(value, FunctionType):
+            waiting += _variables(value)
+        elif isinstance(value, MethodType):
+            waiting += [("step", value.__func__), *vars(value.__self__).items()]
+        elif isinstance(value, dict | list | tuple):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            waiting += [(f"{name}[{key!r}]", x) for key, x in items] if len(value) <= _PARTS else []
+        elif not isinstance(value, (*_NO_STATE, Tensor, Module)) and _is_users(type(value)):
+            waiting += [(f"{name}.{key}", x) for key, x in getattr(value, "__dict__", {}).items()]
+
+
+def _variables(function: FunctionType) -> list[tuple[str, Any]]:
+    try:
+        found = inspect.getclosurevars(function)
+    except ValueError:  # a variable that has no value yet
+        return []
+    return [*found.nonlocals.items(), *found.globals.items()] if _is_users(function) else []
+
+
+def _is_users(value: Any) -> bool:
+    return not str(value.__module__).startswith("stratal.")
 
 
 def refuse_idle_step(step: Any, net: Module, *, whole_epoch: bool = False) -> None:

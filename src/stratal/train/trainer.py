@@ -28,7 +28,7 @@ from stratal.train.monitored import check_monitored
 from stratal.train.progress import Progress
 from stratal.train.provenance import Provenance
 from stratal.train.randomness import random_state, set_random_state
-from stratal.train.step_state import refuse_idle_step, refuse_unheld_state
+from stratal.train.step_state import refuse_idle_step, refuse_unheld_parts, refuse_unheld_state
 from stratal.train.steps import Loss, TrainingStep, missing_parts, number_of, step_options
 
 
@@ -127,6 +127,8 @@ class Trainer:
                              hint="checkpoints=CheckpointManager(folder)")  # fmt: skip
         self._refuse_other_schedules()
         check_monitored(self._columns(feeds), self.callbacks, checkpoints, self.metrics)
+        if checkpoints is not None:
+            refuse_unheld_parts(self.step, self._holders())
         with getattr(checkpoints, "locked", nullcontext)():
             return self._fit(feeds, epochs, checkpoints, resume, progress)
 
@@ -274,9 +276,13 @@ class Trainer:
         if not isinstance(self.step, TrainingStep) and not self.steps:
             refuse_idle_step(self.step, self.net)
         if self._provenance is not None:
-            holders = [self.net, self.optimizer, getattr(self.step, "scaler", None), self.metrics.members]
-            refuse_unheld_state(self.step, [*holders, *self._having("state_dict")])
+            refuse_unheld_state(self.step, self._holders())
             self._provenance.note(self.step, batch)
+
+    def _holders(self) -> list[Any]:
+        """Return what a checkpoint has the state of."""
+        own = [self.net, self.optimizer, getattr(self.step, "scaler", None), self.metrics.members]
+        return [*own, *self._having("state_dict")]
 
     def _located(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function; a NonFiniteError says in which batch it came."""

@@ -179,6 +179,36 @@ def test_what_callbacks_hold_is_resumed_to_the_bits_of_a_run_that_was_not_interr
     assert found[0] == found[1]
 
 
+def test_of_a_step_that_is_not_compiled_what_it_reaches_is_looked_at_before_it_runs(tmp_path: Path) -> None:
+    net = small()
+    given, second = (optim.SGD(net.parameters(), lr=0.1, momentum=0.9) for _ in range(2))
+    schedule, scaler = optim.lr_scheduler.StepLR(given, 1), st.amp.GradScaler(enabled=False)
+
+    def updated(loss: Any, optimizers: dict[str, Any]) -> Any:
+        for opt in optimizers.values():
+            opt.zero_grad()
+            scaler.scale(loss).backward()
+            opt.step()
+            loss = loss.detach() * 0 + LOSS(net(st.tensor(X)), st.tensor(Y))
+        schedule.step()
+        return loss
+
+    both = {"given": given, "second": second}
+
+    def step(x: Any, y: Any) -> Any:
+        return updated(LOSS(net(x), y), both)
+
+    options: dict[str, Any] = {"step": step, "optimizer": given, "compiled": False}
+    trainer = Trainer(net, **options)
+    with pytest.raises(StratalError, match="what no checkpoint has") as caught:
+        trainer.fit(batches(), checkpoints=CheckpointManager(tmp_path / "run"))
+    assert set(caught.value.got.split(", ")) == {"both['second']", "scaler", "schedule"}
+    assert not trainer.steps and not (tmp_path / "run").exists()
+    holder = Holds(second=second, scaler=scaler, schedule=schedule)
+    trainer = Trainer(net, **options, callbacks=[holder])
+    assert len(trainer.fit(batches(), checkpoints=CheckpointManager(tmp_path / "run"))) == 1
+
+
 def test_a_module_of_the_net_what_is_only_logged_and_modes_that_come_back_are_no_state_that_is_lacking(
     tmp_path: Path,
 ) -> None:
