@@ -238,7 +238,9 @@ def _own_generators(source: Any) -> dict[str, Any]:
 
 
 def _is_torchs(generator: Any) -> bool:
-    return generator is not None and type(generator).__module__.partition(".")[0] == "torch"
+    """Return whether this is a generator of PyTorch's, not a network of that name."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(generator, torch.Generator)
 
 
 def _state_of(generator: Any) -> Any:

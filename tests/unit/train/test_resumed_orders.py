@@ -218,6 +218,18 @@ def test_orders_of_pytorchs_loaders_and_samplers_go_on(tmp_path: Path, kind: str
     check_resumed(make, tmp_path, at)
 
 
+@pytest.mark.torch
+def test_a_source_may_have_a_network_that_it_calls_its_generator(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    def make() -> Any:
+        source = Batched(of_numpy())
+        source.generator = torch.nn.Linear(1, 1)  # type: ignore[attr-defined]
+        return source
+
+    check_resumed(make, tmp_path, 8)
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", REFUSED)
 def test_an_order_that_its_source_counts_or_draws_itself_is_refused_in_and_between_epochs(
