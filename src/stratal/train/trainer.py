@@ -281,8 +281,8 @@ class Trainer:
 
     def _holders(self) -> list[Any]:
         """Return what a checkpoint has the state of."""
-        own = [self.net, self.optimizer, getattr(self.step, "scaler", None), self.metrics.members]
-        return [*own, *self._having("state_dict")]
+        others = [getattr(self.step, "scaler", None), self.metrics.members]
+        return [*self._parts().values(), *others, *self._having("state_dict")]
 
     def _located(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function; a NonFiniteError says in which batch it came."""
