@@ -11,6 +11,7 @@ import numpy as np
 
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, not_given
 from stratal.data.shuffle import permutation
+from stratal.data.sources.memory_map import check_mapped
 from stratal.tensor.functions.random import Generator, default_generator
 from stratal.tensor.tensor import Tensor, tensor
 
@@ -84,7 +85,13 @@ class TensorDataset:
         return int(self.arrays[0].shape[0])
 
     def __getitem__(self, index: Any, /) -> tuple[Any, ...]:
+        self.check()
         return tuple(a[index] for a in self.arrays)
+
+    def check(self) -> None:
+        """Check that files under the arrays were not cut short. Raises: ChangedSourceError."""
+        for array in self.arrays:
+            check_mapped(array)
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{a.dtype}{list(a.shape[1:])}" for a in self.arrays)

@@ -319,6 +319,7 @@ class DataLoader:
         whole = self.collate_fn is None and self.batch_size is not None
         if isinstance(source, TensorDataset) and whole:
             rows: Any = span_of(positions)
+            source.check()
             return tuple(tensor(a[positions if rows is None else rows]) for a in source.arrays)
         if hasattr(source, "columns_at") and whole:
             return collated_columns(source.columns_at(positions), positions)

@@ -14,11 +14,14 @@ from stratal.data import (
     CSV,
     ArrowFile,
     ChangedSourceError,
+    DataLoader,
     JSONLines,
     MissingSourceError,
     Parquet,
     Pipeline,
+    TensorDataset,
     TextLines,
+    memory_map,
 )
 
 ROWS = 60_000
@@ -134,3 +137,20 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
         for path in (tmp_path / "pipe", tmp_path):
             with pytest.raises(ValueError, match="not a regular file"):
                 source(path)
+
+
+@pytest.mark.parametrize("offset", [None, 0, 5000])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_map_whose_file_was_cut_short_is_refused(shuffle: bool, offset: int | None, tmp_path: Path) -> None:
+    path = tmp_path / "rows.npy"
+    np.save(path, np.arange(3_000.0))
+    raw = {} if offset is None else {"dtype": "u1", "shape": (15_000,), "offset": offset}
+    for rows in (TensorDataset(memory_map(path, **raw)), TensorDataset(memory_map(path, **raw)[5:])):
+        batches = iter(DataLoader(rows, 10, shuffle=shuffle, seed=0))
+        next(batches)
+        os.truncate(path, 6000)
+        with pytest.raises(ChangedSourceError, match=r"rows\.npy stays as it is"):
+            list(batches)
+        with pytest.raises(ChangedSourceError):
+            rows[len(rows) - 1]
+        np.save(path, np.arange(3_000.0))
