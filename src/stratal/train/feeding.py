@@ -203,11 +203,13 @@ def _no_numbers(name: str, parts: tuple[Any, ...], leaf: Any) -> DTypeError:
         f"{'' if c is None else f'column {c}: '}{getattr(x, 'dtype', type(x).__name__)}"
         for c, x in kinds.items() if np.asarray(x).dtype.kind in _NO_NUMBERS
     ]  # fmt: skip
+    if not wrong:  # each is numbers, and all together are not: bools beside floats
+        wrong = ["columns of " + " and ".join(sorted({str(x.dtype) for x in kinds.values()}))]
     return DTypeError(
         f"{name}: {part}{path} are numbers", got=", ".join(wrong[:4]) + ", .." * (len(wrong) > 4),
         hint="classes, numbers = np.unique(targets, return_inverse=True)" if part == "targets"
-        else "transforms.OneHot.of(column) for categories, a difference in days for dates, "
-        'astype("float32") for numbers as objects',
+        else 'astype("float32") where they are; else transforms.OneHot.of(column) for categories, a '
+        "difference in days for dates",
     )  # fmt: skip
 
 

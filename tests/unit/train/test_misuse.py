@@ -258,6 +258,10 @@ def test_the_columns_of_a_table_that_hold_no_numbers_are_named() -> None:
         other().fit((table, np.array([0, 1])))
     assert "column city" in caught.value.got and "column since: datetime64" in caught.value.got
     assert "age" not in caught.value.got and "OneHot" in caught.value.hint
+    mixed = pandas.DataFrame({"age": [1.0, 2.0], "is_new": [True, False]})
+    with pytest.raises(StratalError, match="fit: inputs are numbers") as caught:
+        other().fit((mixed, np.array([0, 1])))
+    assert caught.value.got == "columns of bool and float64" and "astype(" in caught.value.hint
     with pytest.raises(StratalError, match="this is one of pandas") as caught:
         nn.Linear(1, 2)(table[["age"]])
     assert "st.tensor(x)" in caught.value.hint
