@@ -11,8 +11,8 @@ from typing import Final
 from stratal.base.errors import AttributeValueError
 
 OUTPUTS: Final = ("json", "output", "out", "svg", "dot", "trace", "roofline", "save", "log", "state", "db")
-INPUTS: Final = ("script", "arguments", "subject", "config", "file", "folder", "diff", "rules", "key_file",
-                 "ca", "api_keys", "tls_cert", "tls_key")  # fmt: skip
+INPUTS: Final = ("script", "arguments", "subject", "config", "model", "file", "folder", "diff", "rules",
+                 "key_file", "ca", "api_keys", "tls_cert", "tls_key")  # fmt: skip
 
 
 def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path]) -> None:

@@ -81,7 +81,7 @@ def test_early_stopping_needs_more_than_one_epoch_to_see_that_nothing_improves(f
         def on_epoch_end(self, trainer: Trainer, row: Any) -> None:
             row["column"] = next(self.values)
 
-    trainer = trainer_of(small(), callbacks=[Column(), EarlyStopping("column", patience=1)])
+    trainer = trainer_of(small(), callbacks=[Column(), EarlyStopping("column", patience=1, mode="min")])
     assert len(trainer.fit((X, Y), epochs=4)) == 2
 
 

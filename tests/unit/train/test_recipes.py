@@ -182,7 +182,9 @@ def test_what_the_data_do_not_give_is_said_with_the_file(
         problem_of(read_config(written(pumps, text)))
 
 
-@pytest.mark.parametrize("text", ["a,failed\n1,no\n2,yes,3\n", "a,a,failed\n1,2,no\n"])
+@pytest.mark.parametrize(
+    "text", ["heat,load,state,failed\n1,2,on,no\n2,3,on,yes,3\n", "heat,heat,failed\n1,2,no\n"]
+)
 def test_hints_about_a_file_are_keys_of_the_configuration_not_python(text: str, pumps: Path) -> None:
     (pumps / "pumps.csv").write_text(text)
     with pytest.raises(FormatError, match=r"mend the file: c.toml|correct it") as caught:

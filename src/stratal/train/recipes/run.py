@@ -110,7 +110,7 @@ def _hinting_at_keys(config: Config) -> Iterator[None]:
     except FormatError as error:
         if isinstance(error, BadRowError):
             error.hint = _ABOUT_BAD_ROWS[config.kind]
-        elif "=[" in error.hint:
+        elif "names=[" in error.hint:
             error.hint = f"mend the file: {config.path.name} has no key to read it in another way"
         raise
 
