@@ -131,6 +131,14 @@ def test_few_rows_read_whole_lines_of_a_large_matrix_in_runs_that_two_threads_sh
     assert max(share, columns - share) <= 0.52 * columns
 
 
+def test_panels_take_turns_over_rows_whose_lines_come_from_memory() -> None:
+    for extra, shared in ((64, True), (-64, False)):
+        rows = current_target().l3_bytes // (4 * 128) + extra
+        (candidate,) = computed("km,kn->mn", (128, rows), (128, 256), target="host")
+        taken = dict(candidate.parameters)
+        assert (taken["run_columns"] > 1 and taken["run_rows"] > 1) == shared and not taken["depth"]
+
+
 @pytest.mark.parametrize("target", ["host", "haswell"])
 @pytest.mark.parametrize("sizes", [(400, 130, 2), (113, 1302, 4), (250, 129, 2), (33, 49, 1)], ids=str)
 def test_few_columns_become_dot_products_with_the_narrow_side_turned(

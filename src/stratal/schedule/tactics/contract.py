@@ -205,12 +205,23 @@ def choose_tiling(p: Product) -> Tiling:
         wide = -(-panels // -(-panels // wide))  # runs of about equal length
         return Tiling(rows, vectors, depth, num_rows, wide, copy_b=copy_b)
     panel = min(BLOCK, max(256, p.target.l2_bytes // 4 // (width * size)))
-    if p.depth <= 2 * panel:
+    if p.depth <= 2 * panel and not _streams_lines_of_a(p):
         wide = _panels_at_once(p, width, num_rows * num_columns) if copy_b else 1
         return Tiling(rows, vectors, run_columns=wide, copy_b=copy_b)
     run = rows_at_once(num_rows, num_columns)
     wide = max(1, min(WIDE_RUN, across, -(-num_rows // run) * num_columns // RUNS))
-    return Tiling(rows, vectors, panel, run, wide, copy_b=copy_b)
+    return Tiling(rows, vectors, panel if p.depth > 2 * panel else 0, run, wide, copy_b=copy_b)
+
+
+def _streams_lines_of_a(p: Product) -> bool:
+    """Return whether A comes from memory, each of its elements from a line of its own along the reduction.
+
+    Then panels of B take turns over few rows of A: for each panel all of these lines would come again.
+    """
+    far = max((abs(p.step(p.roles.a, v) or 0) for v in p.roles.reduce), default=0)
+    size = p.dtype.itemsize
+    lines = far * size >= p.target.cacheline_bytes
+    return lines and p.num_outer * p.m.extent * p.depth * size > p.target.l3_bytes
 
 
 def rows_at_once(num_rows: int, num_columns: int) -> int:
