@@ -32,7 +32,8 @@ PARTS: Final = ("fit", "epochs", "input")
 FIT_GATES: Final = {"mlp": 1.03, "resnet18": 1.01}
 PEERS: Final = (*FRAMEWORKS, "torch")
 LOSSES_AGREE: Final = 1e-3  # relative, of the first epoch's mean
-LATER_LOSSES_AGREE: Final = 0.05  # where roundings, and another epsilon in Keras's Adam, have grown
+LATER_LOSSES_AGREE: Final = 0.05  # where roundings, and another epsilon in Keras's Adam, have grown;
+OF_FIRST: Final = 0.1  # of this share of the first loss where a loss is smaller still
 Row = dict[str, Any]
 
 
@@ -116,7 +117,8 @@ def epochs(run: Run) -> Iterator[Row]:
         losses = {system: [answer["loss"] for answer in answers] for system, answers in found.items()}
         for system in peers:
             for k, (own, theirs) in enumerate(zip(losses["stratal"], losses[system], strict=True)):
-                if abs(own - theirs) > (LOSSES_AGREE if k == 0 else LATER_LOSSES_AGREE) * abs(theirs):
+                least = OF_FIRST * abs(losses[system][0])
+                if abs(own - theirs) > (LATER_LOSSES_AGREE if k else LOSSES_AGREE) * max(abs(theirs), least):
                     raise SystemExit(f"{net}: losses {losses['stratal']}, {system}'s {losses[system]}")
             own_s, peer_s = (_seconds(found[name]) for name in ("stratal", system))
             yield row(f"epoch, {net}", system, own_s / peer_s, 1.0, "at most",
