@@ -224,6 +224,7 @@ class Trial:
     def step(self, begin: Callable[[], Any], end: Callable[[], bool], where: Callable[[], str] = str) -> None:
         """Take a step while a signal may come; `end` returns whether it did, by then."""
         caught: BaseException | None = None
+        self.facts_after(self.done + 1)  # a handler that reads compares with them, and may not capture
         try:
             begin()
             self.work.step()
