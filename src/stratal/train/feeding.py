@@ -195,7 +195,8 @@ class _NoNumbersError(Exception):
 
 def _no_numbers(name: str, parts: tuple[Any, ...], leaf: Any) -> DTypeError:
     """Return the error for a leaf that holds no numbers: which one, and of a table which columns."""
-    k, path = next((k, p) for k, part in enumerate(parts) if (p := _path_to(part, leaf)) is not None)
+    k, path = next((k, p) for k, part in enumerate(parts) for p, x in tree.paths(part) if x is leaf)
+    keys = "".join(f"[{key!r}]" for key in path)
     part = ("inputs", "targets")[k] if k < 2 else f"part {k}"
     columns = getattr(leaf, "columns", None)
     kinds = {None: leaf} if columns is None else {c: leaf[c] for c in columns}
@@ -206,26 +207,11 @@ def _no_numbers(name: str, parts: tuple[Any, ...], leaf: Any) -> DTypeError:
     if not wrong:  # each is numbers, and all together are not: bools beside floats
         wrong = ["columns of " + " and ".join(sorted({str(x.dtype) for x in kinds.values()}))]
     return DTypeError(
-        f"{name}: {part}{path} are numbers", got=", ".join(wrong[:4]) + ", .." * (len(wrong) > 4),
+        f"{name}: {part}{keys} are numbers", got=", ".join(wrong[:4]) + ", .." * (len(wrong) > 4),
         hint="classes, numbers = np.unique(targets, return_inverse=True)" if part == "targets"
         else 'astype("float32") where they are; else transforms.OneHot.of(column) for categories, a '
         "difference in days for dates",
     )  # fmt: skip
-
-
-def _path_to(nest: Any, leaf: Any) -> str | None:
-    """Return the keys that lead to a leaf; None where it is not there."""
-    if nest is leaf:
-        return ""
-    items = nest.items() if isinstance(nest, Mapping) else enumerate(nest) if _is_list(nest) else ()
-    for key, part in items:
-        if (found := _path_to(part, leaf)) is not None:
-            return f"[{key!r}]{found}"
-    return None
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple)
 
 
 def _own_generators(source: Any) -> dict[str, Any]:
