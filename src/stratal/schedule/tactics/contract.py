@@ -205,12 +205,18 @@ def choose_tiling(p: Product) -> Tiling:
         wide = -(-panels // -(-panels // wide))  # runs of about equal length
         return Tiling(rows, vectors, depth, num_rows, wide, copy_b=copy_b)
     panel = min(BLOCK, max(256, p.target.l2_bytes // 4 // (width * size)))
-    if p.depth <= 2 * panel and not _streams_lines_of_a(p):
+    deep = p.depth > 2 * panel
+    if not deep and not _streams_lines_of_a(p):
         wide = _panels_at_once(p, width, num_rows * num_columns) if copy_b else 1
         return Tiling(rows, vectors, run_columns=wide, copy_b=copy_b)
     run = rows_at_once(num_rows, num_columns)
     wide = max(1, min(WIDE_RUN, across, -(-num_rows // run) * num_columns // RUNS))
-    return Tiling(rows, vectors, panel if p.depth > 2 * panel else 0, run, wide, copy_b=copy_b)
+    return Tiling(rows, vectors, panel if deep else 0, run, wide, copy_b=copy_b)
+
+
+def _step_along_reduction(p: Product, k: int) -> int:
+    """Return how far apart, in elements, neighbours along the reduction lie in an operand, at most."""
+    return max((abs(p.step(k, v) or 0) for v in p.roles.reduce), default=0)
 
 
 def _streams_lines_of_a(p: Product) -> bool:
@@ -218,9 +224,8 @@ def _streams_lines_of_a(p: Product) -> bool:
 
     Then panels of B take turns over few rows of A: for each panel all of these lines would come again.
     """
-    far = max((abs(p.step(p.roles.a, v) or 0) for v in p.roles.reduce), default=0)
     size = p.dtype.itemsize
-    lines = far * size >= p.target.cacheline_bytes
+    lines = _step_along_reduction(p, p.roles.a) * size >= p.target.cacheline_bytes
     return lines and p.num_outer * p.m.extent * p.depth * size > p.target.l3_bytes
 
 
@@ -248,7 +253,7 @@ def _copy_of_b(p: Product, vectors: int) -> Copied:
         if p.roles.vector.extent <= 1:
             return ""
         return "inside" if _copied_by_runs(p, vectors) else "before"
-    far = max((abs(p.step(p.roles.b, v) or 0) for v in p.roles.reduce), default=0)
+    far = _step_along_reduction(p, p.roles.b)
     used = p.used(p.roles.b, (*p.roles.outer, *p.roles.reduce))
     read = math.prod(v.extent for v in used) * p.roles.vector.extent
     if far <= vectors * p.lanes or p.depth * far * p.dtype.itemsize <= p.target.l1d_bytes:
@@ -280,7 +285,7 @@ def _copied_by_runs(p: Product, vectors: int) -> bool:
 
 def _thin(p: Product, width: int) -> bool:
     """Return whether few rows read a large B: then its rows are read side by side, each once and in order."""
-    far = max((abs(p.step(p.roles.b, v) or 0) for v in p.roles.reduce), default=0)
+    far = _step_along_reduction(p, p.roles.b)
     return (
         p.m.extent <= FEW_ROWS
         and len(p.roles.reduce) == 1
