@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from stratal.base.counts import as_count
 from stratal.base.errors import AttributeValueError, DTypeError, FormatError
 from stratal.data.bad_rows import BadRowError
 from stratal.data.sources.class_folders import files_below
@@ -63,8 +64,7 @@ def predict(
     Raises: FormatError for another model; MissingSourceError, AttributeValueError and BadRowError where the
     file does not have what the model takes.
     """
-    if batch_size < 1:
-        raise AttributeValueError("predict: a batch has at least one row", got=repr(batch_size))
+    batch_size = as_count("predict: a batch has at least one row", batch_size)
     saved = model if isinstance(model, SavedModel) else load(model)
     options = _checked_options(saved)
     if not (file := Path(path)).exists():
@@ -169,21 +169,27 @@ def _table(options: Mapping[str, Any], file: Path, skip: bool) -> _Rows:
     return _Rows(list(range(len(x))), lambda k: None if bad[k] else x[k], notes)
 
 
+def _skipping(read: Callable[[int], Array], what: str, skip: bool) -> Callable[[int], Array | None]:
+    """Return what reads a row, or gives None, with `skip`, where it cannot be read."""
+
+    def reads(k: int) -> Array | None:
+        try:
+            return read(k)
+        except FormatError as error:
+            if skip:
+                return None
+            error.hint = f"{what} that cannot be read {_SKIPPED}"
+            raise
+
+    return reads
+
+
 def _images(options: Mapping[str, Any], file: Path, skip: bool) -> _Rows:
     names, paths = _files(file, EXTENSIONS)
     height, width = options["size"]
     reader = ImageReader(size=(height, width), mode=options["mode"])
 
-    def read(k: int) -> Array | None:
-        try:
-            return reader(paths[k], k)
-        except BadRowError as error:
-            if skip:
-                return None
-            error.hint = f"images that cannot be read {_SKIPPED}"
-            raise
-
-    return _Rows(names, read)
+    return _Rows(names, _skipping(lambda k: reader(paths[k], k), "images", skip))
 
 
 def _texts(options: Mapping[str, Any], file: Path, skip: bool) -> _Rows:
@@ -194,16 +200,10 @@ def _texts(options: Mapping[str, Any], file: Path, skip: bool) -> _Rows:
     if file.is_dir() or file.suffix.lower() == ".txt":
         names, paths = _files(file, (".txt",))
 
-        def read(k: int) -> Array | None:
-            try:
-                return np.asarray(numbers_of([text_of(Path(paths[k]))], vocabulary, length)[0])
-            except FormatError as error:
-                if skip:
-                    return None
-                error.hint = f"texts that cannot be read {_SKIPPED}"
-                raise
+        def read(k: int) -> Array:
+            return np.asarray(numbers_of([text_of(Path(paths[k]))], vocabulary, length)[0])
 
-        return _Rows(names, read)
+        return _Rows(names, _skipping(read, "texts", skip))
     columns, bad = _columns(file, {options["text"]: str}, options["delimiter"], skip)
     texts = _array(options["text"], columns[options["text"]], bad, True)
     x = numbers_of(texts.tolist(), vocabulary, length)
