@@ -139,8 +139,22 @@ class HandedOver:
             assert taken.sum().item() == 15 * ((k - 1) % THREADS + 1) + 5
 
 
+class SizesSeen:
+    """Calls that came with other sizes before: one program with room for the largest serves them all."""
+
+    def __init__(self) -> None:
+        for size in range(2, 10):
+            for _ in range(4):
+                assert (SHARED[0] * st.ones(size)).mean().item() == 1
+
+    def __call__(self, k: int, turn: int) -> None:
+        size = 3 + k
+        assert (st.arange(size) * 1.0 + k).mean().item() == (size - 1) / 2 + k
+
+
 FAMILY = [
     Arithmetic, Writes, ViewsOfCopies, Reads, GradientsOfShared, Training, Compiled, Draws, HandedOver,
+    SizesSeen,
 ]  # fmt: skip
 
 

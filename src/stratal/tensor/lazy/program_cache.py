@@ -6,6 +6,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Container, Generator, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from stratal.base import settings
@@ -143,7 +144,7 @@ def remembered() -> list[Program]:
 def run(program: Program, inputs: list[Storage]) -> list[Storage]:
     """Run a program once."""
     if isinstance(program, symbolic_sizes.SizedProgram):
-        return program.outputs(run(program.inner, program.inputs(inputs)))
+        return program.run(inputs, partial(run, program.inner))
     made: list[Storage] = WATCHERS[-1].run(program, inputs) if WATCHERS else program.run(inputs)
     return made
 
@@ -153,8 +154,7 @@ def runner_in_section(program: Program) -> Callable[[list[Storage]], list[Storag
     if not isinstance(program, symbolic_sizes.SizedProgram):
         found: Callable[[list[Storage]], list[Storage]] = program.run_in_section
         return found
-    inner = program.inner.run_in_section
-    return lambda inputs: program.outputs(inner(program.inputs(inputs)))
+    return partial(program.run, inner=program.inner.run_in_section)
 
 
 class Watcher(Protocol):

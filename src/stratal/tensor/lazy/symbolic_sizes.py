@@ -25,6 +25,7 @@ from stratal.graph.literal import Literal
 from stratal.graph.node import Const, Item, Node, graph_input, is_frozen, label_of, make, take_item
 from stratal.graph.op import Op
 from stratal.optimize.sized import bounded
+from stratal.runtime.pool import LOCK
 from stratal.runtime.storage import Storage
 
 _LEAST_OPS: Final = 48  # smaller work is compiled soon: it must have come with several sizes, of little data
@@ -152,7 +153,14 @@ class SizedProgram:
         """The program for the largest sizes."""
         return self.room.program
 
-    def inputs(self, given: Sequence[Storage]) -> list[Storage]:
+    def run(
+        self, inputs: Sequence[Storage], inner: Callable[[list[Storage]], list[Storage]]
+    ) -> list[Storage]:
+        """Run once, where `inner` runs the program for the largest sizes: all sizes share its memory."""
+        with LOCK:
+            return self._outputs(inner(self._inputs(inputs)))
+
+    def _inputs(self, given: Sequence[Storage]) -> list[Storage]:
         """Return the inputs of the program for the largest sizes."""
         found = [*self._sizes, *given]
         for k, place in self.room.places.items():
@@ -161,7 +169,7 @@ class SizedProgram:
             found[len(self._sizes) + k] = place
         return found
 
-    def outputs(self, made: list[Storage]) -> list[Storage]:
+    def _outputs(self, made: list[Storage]) -> list[Storage]:
         """Return the valid regions of results."""
         for k, shape in self._shapes.items():
             part = made[k].array[tuple(map(slice, shape))]
