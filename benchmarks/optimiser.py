@@ -138,7 +138,7 @@ def attention(arguments: argparse.Namespace) -> Iterator[Row]:
     with settings.threads(arguments.threads), settings.online(1):
         for size in SMOKE if arguments.smoke else SIZES:
             plain = st.compile(trained(st, _plain))
-            for name in arguments.only.split(",") if arguments.only else own:
+            for name in arguments.only.split("; ") if arguments.only else own:
                 yield from _variant(arguments, name, size, own[name], plain, peers.get(name), torch)
 
 
@@ -216,7 +216,7 @@ def drawn(size: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
 
 def networks(arguments: argparse.Namespace) -> Iterator[Row]:
     """Yield rows of the networks that graph optimisers are measured on."""
-    names = arguments.only.split(",") if arguments.only else list(optimiser_networks.NETWORKS)
+    names = arguments.only.split("; ") if arguments.only else list(optimiser_networks.NETWORKS)
     return optimiser_networks.networks(
         names, 1 if arguments.smoke else arguments.rounds, arguments.threads, arguments.against != "none"
     )

@@ -115,6 +115,8 @@ def _random(seed: int) -> None:
 
 def random_network(nn: Any, rng: np.random.Generator, channels: int) -> Any:
     """Return a network of a few random blocks of images and of rows."""
+    import stratal as st
+
     F = nn.functional
 
     class Network(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
@@ -143,7 +145,7 @@ def random_network(nn: Any, rng: np.random.Generator, channels: int) -> Any:
                 if kind == "sum":
                     y = y + next(convs)(x)
                 elif kind == "branches":
-                    y = F.concatenate([y, next(convs)(x)], 1)
+                    y = st.cat([y, next(convs)(x)], 1)
                 x = F.relu(norm(y) if kind != "plain" else y)
             rows = x.mean((2, 3))
             if self.last == "chain":

@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks import optimiser_slower
-from benchmarks.optimiser_slower import Recorded, Recorder, Turns, drop, sources, turns
+from benchmarks.optimiser_slower import Recorded, Recorder, Turns, drop, random_network, sources, turns
 from search_networks import B, product, tensor
 
+import stratal as st
+from stratal import nn
 from stratal.base import settings, tuning
 from stratal.compiler import compile_graph
 from stratal.graph.graph import Graph
@@ -62,3 +64,14 @@ def test_what_the_optimiser_is_measured_on_is_networks_steps_examples_and_random
     (recorded,) = recorder.found.values()
     found = turns(recorded, 1)
     assert found.ratio > 0 and len(recorded.inputs) == len(recorded.graph.inputs)
+
+
+def test_random_networks_of_every_kind_of_block_run() -> None:
+    kinds: set[str] = set()
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        model = random_network(nn, rng, 3).eval()
+        if not kinds.issuperset(model.kinds):
+            kinds.update(model.kinds)
+            assert model(st.ones(1, 3, 7, 7)).numel() > 0
+    assert kinds == {"norm", "sum", "branches", "plain"}
