@@ -139,6 +139,13 @@ def _joined(members: Sequence[Member], axis: int, context: Context, axes: Axes) 
     yield alone
 
 
+def _fits_beside(node: Node, other: Node, axis: int) -> bool:
+    """Return whether two values have one dtype and, but along an axis, one shape."""
+    if node.dtype is not other.dtype or not node.aval.ndim == other.aval.ndim > axis:
+        return False
+    return all(n == m for k, (n, m) in enumerate(zip(node.shape, other.shape, strict=True)) if k != axis)
+
+
 class _Joiner:
     """Makes wholes of nodes that lie side by side along an axis; notes by which steps."""
 
@@ -155,7 +162,7 @@ class _Joiner:
         key = tuple(nodes), axis
         if key in self.wholes:
             return self.wholes[key]
-        if any(n.aval.ndim <= axis or n.dtype is not nodes[0].dtype for n in nodes):
+        if not all(_fits_beside(n, nodes[0], axis) for n in nodes):
             return None
         made = _parted(nodes, axis)
         if made is None and all(self._is_spread(n) for n in nodes):
