@@ -6,10 +6,12 @@ import sys
 import threading
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from waiting import joined
 
 import stratal as st
+from stratal import nn
 
 THREADS = 4
 SHARED = st.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
@@ -152,9 +154,39 @@ class SizesSeen:
         assert (st.arange(size) * 1.0 + k).mean().item() == (size - 1) / 2 + k
 
 
+NET = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.LayerNorm(16), nn.Linear(16, 3)).eval()
+PROGRAMS: list[Callable[[st.Tensor], st.Tensor]] = [
+    NET,
+    st.compile(lambda x: NET(x).softmax(-1)),
+    st.compile(lambda x: (x * 2 + 1).cumsum(0)),
+    lambda x: (x - x.mean(0)) / (x.std(0) + 1),
+    lambda x: st.concatenate([x @ x.mT, x @ x.mT * 2]).var(0),
+    lambda x: st.where(x > 0, x, -x).prod(0),
+    lambda x: x @ x.mT,
+    lambda x: x[1:][x[1:, 0] > 0].sum(0),
+    lambda x: st.topk(x, 2, dim=0)[0],
+    lambda x: st.grad(lambda t: (NET(t) ** 2).sum())(x),
+]
+
+
+class SharedPrograms:
+    """Models, compiled functions and plain calls that all threads call, each with sizes of its own."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(0)
+        self.rows = [rng.standard_normal((n, 6)).astype(np.float32) for n in (2, 3, 5, 9, 16, 17)]
+        for _ in range(3):
+            self.wanted = [[f(st.tensor(a)).numpy() for a in self.rows] for f in PROGRAMS]
+
+    def __call__(self, k: int, turn: int) -> None:
+        which, at = turn // 8 % len(PROGRAMS), (turn + k) % len(self.rows)  # mostly the same in all threads
+        got = PROGRAMS[which](st.tensor(self.rows[at])).numpy()
+        np.testing.assert_allclose(got, self.wanted[which][at], rtol=1e-4, atol=1e-5)
+
+
 FAMILY = [
     Arithmetic, Writes, ViewsOfCopies, Reads, GradientsOfShared, Training, Compiled, Draws, HandedOver,
-    SizesSeen,
+    SizesSeen, SharedPrograms,
 ]  # fmt: skip
 
 
