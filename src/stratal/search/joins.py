@@ -72,9 +72,8 @@ def _groups(value: Node, context: Context, rules: RuleSet) -> Iterator[tuple[lis
                 continue
             groups: dict[object, list[Member]] = {}
             for m in members:
-                shape = tuple(n for k, n in enumerate(m.made.shape) if k != axis)
                 if m.made.inputs.index(value) == at:
-                    groups.setdefault((m.made.dtype, shape), []).append(m)
+                    groups.setdefault(_common(m.made, axis), []).append(m)
             for group in groups.values():
                 if len(group) > 1 and _independent([m.node for m in group], context):
                     yield sorted(group, key=lambda m: _place(m.made, value, context))[:MOST_JOINED], axis
@@ -139,11 +138,9 @@ def _joined(members: Sequence[Member], axis: int, context: Context, axes: Axes) 
     yield alone
 
 
-def _fits_beside(node: Node, other: Node, axis: int) -> bool:
-    """Return whether two values have one dtype and, but along an axis, one shape."""
-    if node.dtype is not other.dtype or not node.aval.ndim == other.aval.ndim > axis:
-        return False
-    return all(n == m for k, (n, m) in enumerate(zip(node.shape, other.shape, strict=True)) if k != axis)
+def _common(node: Node, axis: int) -> object:
+    """Return what values that lie side by side along an axis have in common: dtype and other sizes."""
+    return node.dtype, tuple(n for k, n in enumerate(node.shape) if k != axis)
 
 
 class _Joiner:
@@ -162,7 +159,7 @@ class _Joiner:
         key = tuple(nodes), axis
         if key in self.wholes:
             return self.wholes[key]
-        if not all(_fits_beside(n, nodes[0], axis) for n in nodes):
+        if any(n.aval.ndim <= axis for n in nodes) or len({_common(n, axis) for n in nodes}) > 1:
             return None
         made = _parted(nodes, axis)
         if made is None and all(self._is_spread(n) for n in nodes):
