@@ -138,7 +138,7 @@ def attention(arguments: argparse.Namespace) -> Iterator[Row]:
     with settings.threads(arguments.threads), settings.online(1):
         for size in SMOKE if arguments.smoke else SIZES:
             plain = st.compile(trained(st, _plain))
-            for name in arguments.only.split("; ") if arguments.only else own:
+            for name in arguments.only or own:
                 yield from _variant(arguments, name, size, own[name], plain, peers.get(name), torch)
 
 
@@ -216,7 +216,7 @@ def drawn(size: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
 
 def networks(arguments: argparse.Namespace) -> Iterator[Row]:
     """Yield rows of the networks that graph optimisers are measured on."""
-    names = arguments.only.split("; ") if arguments.only else list(optimiser_networks.NETWORKS)
+    names = arguments.only or list(optimiser_networks.NETWORKS)
     return optimiser_networks.networks(
         names, 1 if arguments.smoke else arguments.rounds, arguments.threads, arguments.against != "none"
     )
@@ -233,11 +233,10 @@ def slower(arguments: argparse.Namespace) -> Iterator[Row]:
     """Yield rows of programs that the search may have slowed down."""
     from stratal.base import settings
 
-    names = arguments.only.split("; ") if arguments.only else []
     with tempfile.TemporaryDirectory() as folder, settings.threads(arguments.threads):
         path = arguments.records or Path(folder) / "records.json"
         rounds = 1 if arguments.smoke else arguments.rounds
-        yield from optimiser_slower.slower(names, rounds, path.absolute(), arguments.smoke)
+        yield from optimiser_slower.slower(arguments.only, rounds, path.absolute(), arguments.smoke)
 
 
 RUNS: Final = {"attention": attention, "losses": losses, "networks": networks, "slower": slower}
@@ -246,7 +245,7 @@ RUNS: Final = {"attention": attention, "losses": losses, "networks": networks, "
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("--part", default=",".join(PARTS), metavar="LIST", help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--only", default="", metavar="LIST",
+    parser.add_argument("--only", default=(), type=lambda text: text.split("; "), metavar="LIST",
                         help='variants of attention, networks, or what runs programs, separated by "; "')
     parser.add_argument("--against", default="torch", metavar="LIST", help="torch and its exports, or none")
     parser.add_argument("--rounds", type=int, default=7, metavar="N", help="rounds of turns (default: 7)")

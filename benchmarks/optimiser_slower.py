@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from benchmarks.inference import joiners
 from benchmarks.models import WORKLOADS
 from benchmarks.optimiser_networks import NETWORKS, TOLERANCE
 from benchmarks.optimiser_rows import Row, row
@@ -115,9 +116,8 @@ def _random(seed: int) -> None:
 
 def random_network(nn: Any, rng: np.random.Generator, channels: int) -> Any:
     """Return a network of a few random blocks of images and of rows."""
-    import stratal as st
-
     F = nn.functional
+    concat, _ = joiners(nn)
 
     class Network(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
         def __init__(self) -> None:
@@ -145,7 +145,7 @@ def random_network(nn: Any, rng: np.random.Generator, channels: int) -> Any:
                 if kind == "sum":
                     y = y + next(convs)(x)
                 elif kind == "branches":
-                    y = st.cat([y, next(convs)(x)], 1)
+                    y = concat([y, next(convs)(x)], 1)
                 x = F.relu(norm(y) if kind != "plain" else y)
             rows = x.mean((2, 3))
             if self.last == "chain":
